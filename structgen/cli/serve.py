@@ -102,6 +102,7 @@ def serve(  # noqa: PLR0913  its options
     from structgen.integrations.server.app import application
     from structgen.integrations.server.runner import Runner
     from structgen.integrations.server.service import Service
+    from structgen.memory_cache import share_heaps
 
     def load() -> AnyModel:
         progress = ProgressLine()
@@ -113,6 +114,7 @@ def serve(  # noqa: PLR0913  its options
         raise click.UsageError("--runtime: torch runs diffusion models; leave it out")
     if decoder == "autoregressive" and trust_remote_code:
         raise click.UsageError("--trust-remote-code: models that write token by token run no code of their files")
+    share_heaps()  # each answer has a thread
     with _listening(host, port) as listening:
         loaded = load()
         runner = Runner(loaded, max_running=max_running, max_queue=max_queue, time_limit_s=time_limit)

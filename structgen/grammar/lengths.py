@@ -361,7 +361,7 @@ def _widest(node: ir.CharClass, *, decoded: bool) -> int:
 
 
 def _names(rules: Mapping[str, Grammar]) -> dict[str, tuple[str, ...]]:
-    """The rules that each rule refers to; they share nodes, each of which is visited once."""
+    """The rules that each rule refers to; nodes that they share are visited once."""
     made: dict[int, tuple[str, ...]] = {}
     for body in rules.values():
         for node in ir.postorder(body, known=lambda node: id(node) in made):

@@ -244,7 +244,7 @@ class UniformStrings:
             max_bytes: the length of the longest strings.
             alphabet: the bytes that they may have.
             limits: limits of the compilation; if they are given, ``steps`` bounds counting too, and ``states`` the
-                deterministic automaton, a node of which counts as 40 of them.
+                deterministic automaton; a node counts as 40 of them.
 
         Raises:
             UnsatisfiableGrammar: no string has at most this length and only these bytes.
