@@ -39,6 +39,17 @@ def below(logits, largest, scale, LOWEST: tl.constexpr):
 
 
 @triton.jit
+def _contiguous(source, at, count, GROUP: tl.constexpr):
+    """Load ``count`` logits, minus infinity beyond, in vectors of whole groups, whose mask is the same in a group."""
+    whole = count // GROUP * GROUP
+    logits = tl.load(source, mask=at < whole, other=float("-inf"))
+    if whole < count:
+        rest = tl.load(source, mask=(at >= whole) & (at < count), other=float("-inf"))
+        logits = tl.where(at < whole, logits, rest)
+    return logits
+
+
+@triton.jit
 def class_segments_kernel(
     logits_ptr,  # [rows, columns]
     logits_stride,
@@ -79,12 +90,12 @@ def class_segments_kernel(
     numbers = tl.load(first_segment_ptr + block) + (groups >> 2)
     row = tl.program_id(0).to(tl.int64) * ROWS
     source = logits_ptr + row * logits_stride + begin + at
-    following = tl.load(source, mask=at < tl.where(row < rows, count, 0), other=float("-inf"))
+    following = _contiguous(source, at, tl.where(row < rows, count, 0), GROUP)
     for each in range(ROWS):
         logits = following.to(tl.float32)
         source += logits_stride
         ahead = tl.where((row + 1 < rows) & (each + 1 < ROWS), count, 0)
-        following = tl.load(source, mask=at < ahead, other=float("-inf"))  # prefetch of the next row
+        following = _contiguous(source, at, ahead, GROUP)  # prefetch of the next row
         if row < rows:
             factor = scale_of(scale, row, IS_ALIKE, STEEPEST)
             logits = tl.where(logits <= float("inf"), logits, float("inf"))  # NaN becomes plus infinity

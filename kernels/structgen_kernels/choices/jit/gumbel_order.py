@@ -37,7 +37,8 @@ def _scaled(
         word = base // 32 + tl.arange(0, N // 32)
         words = allowed_words(masks, row, size, word)
         allowed &= allowed_columns(words, N // 32)
-    logit = tl.load(logits_ptr + row * logits_stride + column, mask=allowed, other=float("-inf")).to(tl.float32)
+    # Logits that are not allowed are read too: under a mask of single columns, each would be a load of its own.
+    logit = tl.load(logits_ptr + row * logits_stride + column, mask=column < size, other=float("-inf")).to(tl.float32)
     if temperature_ptr is not None:
         temperature = tl.load(temperature_ptr + row)
         logit = logit / tl.where(temperature > 0, temperature, float("nan"))
