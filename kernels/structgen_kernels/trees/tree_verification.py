@@ -52,6 +52,8 @@ __all__ = ["DraftDistributions", "verify_tree"]
 _KERNEL: Final = "verify_tree"
 _NODES: Final = 128
 """Nodes per block of the search for a child."""
+_TILE: Final = 4
+"""Blocks per load of the pass over a row that follows a rejection."""
 _TINY: Final = 1e-25
 """A smaller residual is rounding error: the distributions are equal, and the rejection was due to rounding."""
 _SEEN: Final = 1e-30
@@ -192,12 +194,13 @@ def _launch(batch: _Batch, workspace: VerificationWorkspace, out: DraftPaths) ->
         out.status,
         REPLACED=distributions.replaced,
         BLOCK=workspace.block,
+        TILE=_TILE,
         MAX_BLOCKS=1 << (blocks - 1).bit_length(),
         NODES=_NODES,
         TINY=_TINY,
         SEEN=_SEEN,
         num_warps=8,
-        maxnreg=192,  # few programs, so each may use many registers instead of spilling
+        maxnreg=240,  # few programs, so each may use many registers instead of spilling
         enable_fp_fusion=False,  # a recomputed residual must have the same bits everywhere
     )
 

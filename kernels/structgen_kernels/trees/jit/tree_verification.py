@@ -77,7 +77,8 @@ def sum_positions_kernel(
     column = base + tl.arange(0, BLOCK)
     allowed = _allowed(masks, size, row, base, BLOCK)
     place = row * blocks + tl.program_id(1)
-    logit = tl.load(logits_ptr + row * logits_stride + column, mask=allowed, other=float("-inf")).to(tl.float32)
+    inside = column < size
+    logit = tl.load(logits_ptr + row * logits_stride + column, mask=inside, other=float("-inf")).to(tl.float32)
     scaled = tl.where(allowed, logit / _divisor(temperature_ptr, row), float("-inf"))
     most, total = _sum_block(scaled, allowed)
     tl.store(p_maxima_ptr + place, most)
@@ -86,7 +87,8 @@ def sum_positions_kernel(
     distribution = tl.load(distribution_rows_ptr + row)
     if distribution >= 0:
         distribution_at = distributions_ptr + distribution.to(tl.int64) * distributions_stride + column
-        most, total = _sum_block(tl.load(distribution_at, mask=allowed, other=float("-inf")).to(tl.float32), allowed)
+        logit = tl.load(distribution_at, mask=inside, other=float("-inf")).to(tl.float32)
+        most, total = _sum_block(tl.where(allowed, logit, float("-inf")), allowed)
         tl.store(q_maxima_ptr + place, most)
         tl.store(q_sums_ptr + place, total)
 
@@ -121,15 +123,16 @@ def _left(
 ):
     """Return, for columns [N], the residual of ``p`` after ``kept`` rejections, ``q``, and which columns were rejected.
 
-    Residual and ``q`` are 0 for columns that are not allowed.  ``q`` is not read if ``q_mass`` is minus infinity.
+    Residual and ``q`` are 0 for columns that are not allowed, which are read too: under a mask of single columns, each
+    would be a load of its own.  ``q`` is not read if ``q_mass`` is minus infinity.
     """
     column = base + tl.arange(0, N)
     allowed = _allowed(masks, size, row, base, N)
-    p = tl.load(logit_ptr + column, mask=allowed, other=float("-inf")).to(tl.float32)
+    p = tl.load(logit_ptr + column, mask=column < size, other=float("-inf")).to(tl.float32)
     drafted = tl.where(q_mass > float("-inf"), size, 0)
-    q = tl.load(distribution_ptr + column, mask=allowed & (column < drafted), other=float("-inf")).to(tl.float32)
-    left = tl.exp(p / divisor - p_mass)
-    q = tl.exp(q - tl.where(drafted > 0, q_mass, 0.0))
+    q = tl.load(distribution_ptr + column, mask=column < drafted, other=float("-inf")).to(tl.float32)
+    left = tl.where(allowed, tl.exp(p / divisor - p_mass), 0.0)
+    q = tl.where(allowed, tl.exp(q - tl.where(drafted > 0, q_mass, 0.0)), 0.0)
     gone = column < 0
     for index in range(kept):
         is_draft = column == tl.load(drafts_ptr + tl.load(refused_ptr + index))
@@ -179,6 +182,7 @@ def verify_tree_kernel(
     status_ptr,  # int32 [requests]
     REPLACED: tl.constexpr,
     BLOCK: tl.constexpr,
+    TILE: tl.constexpr,  # blocks per load of the pass after a rejection, which waits for each load
     MAX_BLOCKS: tl.constexpr,
     NODES: tl.constexpr,
     TINY: tl.constexpr,
@@ -279,8 +283,8 @@ def verify_tree_kernel(
                         total = p_mass * 0
                         q_rest = p_mass * 0
                         slot = residual_sums_ptr + ((kept + 1) & 1) * blocks
-                        for block in range(blocks):
-                            base = block * BLOCK
+                        for first in range(0, blocks, TILE):
+                            base = first * BLOCK
                             left, q, gone = _left(
                                 logit_ptr,
                                 distribution_ptr,
@@ -295,13 +299,15 @@ def verify_tree_kernel(
                                 drafts_ptr,
                                 refused_ptr,
                                 scales_ptr,
-                                BLOCK,
+                                TILE * BLOCK,
                             )
-                            gone |= base + tl.arange(0, BLOCK) == draft
-                            rest = tl.sum(tl.where(gone, 0.0, tl.maximum(left * scale - q, 0.0)), 0)
+                            gone |= base + tl.arange(0, TILE * BLOCK) == draft
+                            left = tl.where(gone, 0.0, tl.maximum(left * scale - q, 0.0))
+                            rests = tl.sum(tl.reshape(left, [TILE, BLOCK]), 1)
                             q_rest += tl.sum(tl.where(gone, 0.0, q), 0)
-                            total += rest
-                            tl.store(slot + block, rest)
+                            total += tl.sum(rests, 0)
+                            block = first + tl.arange(0, TILE)
+                            tl.store(slot + block, rests, mask=block < blocks)
                         if total > TINY:
                             tl.store(refused_ptr + kept, child)
                             tl.store(scales_ptr + kept, scale)
