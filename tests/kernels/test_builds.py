@@ -63,3 +63,13 @@ def test_masks_of_aligned_rows_are_applied_sixteen_bytes_at_a_time(target: int) 
         assert entry["loads"]["16"] == entry["stores"]["16"] > 0, entry
         assert sum(entry["stores"].values()) == entry["stores"]["16"] + 1, entry  # the last group of a row
         assert "2" not in entry["loads"], entry
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Triton brings the compiler's tools on Linux only")
+@pytest.mark.parametrize("target", [*OLDER, TARGETS[-1]])
+def test_the_pass_over_aligned_logits_loads_sixteen_bytes_at_a_time(target: int) -> None:
+    entries = built(Path(__file__).with_name("test_chunk_summary.py"), target)
+    loads = [entry["loads"] for entry in entries if entry["types"]["logits_ptr"] == "*bf16"]
+    assert len(loads) == 2  # rows of 5,000 columns are not aligned
+    assert ["2" in each for each in loads] == [True, False]
+    assert loads[1]["16"] >= 4  # 32 columns for each thread

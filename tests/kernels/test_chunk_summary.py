@@ -111,3 +111,4 @@ def launches() -> None:
     case = mask_case(2, 5000, seed=0)
     for dtype in DTYPES:
         chunk_summary(torch.zeros(2, 5000, dtype=dtype), case.masks, torch.ones(2))
+    chunk_summary(torch.zeros(2, 8192, dtype=torch.bfloat16), mask_case(2, 8192, seed=0).masks, torch.ones(2))

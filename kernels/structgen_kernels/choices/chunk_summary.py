@@ -12,7 +12,7 @@ read and 8.6 KiB written.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import torch
 
@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from structgen_kernels.masks.mask_rows import MaskRows
 
 __all__ = ["chunk_summary"]
+
+_WARPS: Final = 4
+"""For loads of 16 bytes.  Loads of single logits spread groups of 8 over threads, which takes more of them."""
 
 
 def chunk_summary(
@@ -55,6 +58,7 @@ def chunk_summary(
         from structgen_kernels.choices.jit.chunk_summary import chunk_summary_kernel
 
         split = workspace.constants(masks.size)["SPLIT"]
+        is_aligned = logits.data_ptr() % 16 == 0 and logits.stride(0) % 16 == 0  # what Triton distinguishes
         launch(
             chunk_summary_kernel,
             (len(logits), -(-masks.size // split)),
@@ -66,7 +70,7 @@ def chunk_summary(
             *workspace.arguments(),
             CHUNK=CHUNK,
             SPLIT=split,
-            num_warps=4,
+            num_warps=_WARPS if is_aligned else 4 * _WARPS,
         )
     return workspace
 
