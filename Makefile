@@ -51,7 +51,7 @@ run: $(VENV)/stamp  ## install, then let the embedded model fill in examples/con
 install: $(VENV)/stamp  ## make .venv with structgen and what the embedded model needs
 
 # Installations and mypy keep one core busy, compilers all: beside each other (make -j2) they take half of the time.
-ready: $(ASAN_VENV)/stamp $(WHEEL_VENV)/stamp lint types  ## all that .ci/run does before it runs tests
+ready: $(VENV)/stamp-test $(ASAN_VENV)/stamp $(WHEEL_VENV)/stamp  ## make all environments that .ci/run needs
 
 test: lint types unit  ## install what the tests need, then run ruff, import-linter, mypy and the tests of everyday work
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from time import perf_counter
 from typing import TYPE_CHECKING, Final, cast, final
 
 import numpy as np
@@ -16,7 +15,7 @@ if TYPE_CHECKING:
     from structgen.models.batching import BatchSession
     from structgen.models.protocol import Logits, ResidentLogits, ResidentSession, Session
 
-__all__ = ["LEAST_PIECE", "Prefixes", "Request", "Times", "common", "divided", "first_come"]
+__all__ = ["LEAST_PIECE", "Prefixes", "Request", "common"]
 
 _SHORT: Final = 64
 """Requests of more tokens are prompts: they come after the others, and are run in pieces."""
@@ -24,10 +23,6 @@ _SHORT_PROMPT: Final = 32
 """The same for the first request of a session."""
 LEAST_PIECE: Final = 16
 """Tokens of prompts that every pass has room for, and tokens that are worth sharing."""
-_DELAY: Final = 2.0
-"""What the pieces of prompts may add to a pass, in times of a pass without them."""
-_RECENT: Final = 0.3
-"""Weight of the last pass in the means of times."""
 
 
 def common(one: Sequence[int], other: Sequence[int]) -> int:
@@ -42,47 +37,6 @@ def common(one: Sequence[int], other: Sequence[int]) -> int:
         else:
             most = middle - 1
     return same
-
-
-@final
-class Times:
-    """Times of passes, in seconds."""
-
-    def __init__(self) -> None:
-        self.ended = 0.0
-        self.last = 0.0
-        self._sequences = self._rows = 0.0
-        self._plain: float | None = None  # a pass without prompts
-        self._token: float | None = None  # what a token of a prompt adds
-
-    def note(self, seconds: float, *, prompt_tokens: int) -> None:
-        """Note a pass that has just ended."""
-        self.ended, self.last = perf_counter(), seconds
-        if not prompt_tokens:
-            self._plain = _mean(self._plain, seconds)
-        elif self._plain is not None:
-            self._token = _mean(self._token, max(0.0, seconds - self._plain) / prompt_tokens)
-
-    def shared(self, rows: Sequence[int], workers: int) -> tuple[int, int]:
-        """Note the rows of each request of a pass but the prompts, with so many workers.
-
-        Return how many other sequences a sequence shares a pass with, and their rows: means of the last passes.
-        """
-        if rows:
-            self._sequences = min(_mean(self._sequences or None, len(rows)), float(workers))
-            self._rows = _mean(self._rows or None, sum(rows))
-        others = max(0, round(self._sequences) - 1)
-        return others, round(max(others, self._rows * others / (1 + others)))
-
-    def room(self) -> int:
-        """How many tokens of prompts a pass has room for, beside other requests."""
-        if self._plain is None or not self._token:
-            return LEAST_PIECE
-        return max(LEAST_PIECE, int(_DELAY * self._plain / self._token))
-
-
-def _mean(before: float | None, now: float) -> float:
-    return now if before is None else before + _RECENT * (now - before)
 
 
 @final
@@ -140,50 +94,6 @@ class Prefixes:
         for session in self._kept.values():
             session.close()
         self._kept.clear()
-
-
-def first_come(requests: Sequence[Request], room: int) -> dict[Request, int]:
-    """The requests that fit into a pass as a whole, at least the first one; how many tokens each has to run."""
-    pieces: dict[Request, int] = {}
-    for request in requests:
-        if request.rows <= room or not pieces:
-            pieces[request] = request.left
-            room -= request.rows
-    return pieces
-
-
-def divided(requests: Sequence[Request], room: int, before: int) -> dict[Request, int]:
-    """Divide the rows of a pass among requests; return how many of its tokens each may run now.
-
-    Those that need no more than an equal share have all they need, and leave the rest to the others.  What a request
-    needs beyond that waits for the next pass.  What is run whole (``Request.is_whole``), as a tree and the token before
-    it, waits for one pass if it is too much.
-
-    Args:
-        requests: those that come first, first.
-        room: rows of the pass.
-        before: the number of passes before the last one.
-    """
-    pieces = {request: request.left for request in requests if not request.is_valid}  # cost no rows
-    for request in requests:
-        if request.is_whole and request.arrived <= before and (request.rows <= room or not pieces):
-            pieces[request] = 1
-            room -= request.rows
-    others = [request for request in requests if request not in pieces]
-    equal, spare, free = room, 0, room
-    for waiting, rows in zip(range(len(others), 0, -1), sorted(request.rows for request in others), strict=True):
-        if rows > free // waiting:
-            equal, spare = divmod(max(free, 0), waiting)
-            break
-        free -= rows
-    for request in others:
-        more = spare > 0 and request.rows > equal
-        count = request.fitting(min(room, equal + more))
-        if count > 0:
-            pieces[request] = count
-            room -= request.rows_of(count)
-            spare -= more
-    return pieces or {requests[0]: requests[0].left}
 
 
 @final

@@ -12,29 +12,24 @@ from __future__ import annotations
 import weakref
 from threading import Condition, Lock, get_ident
 from time import perf_counter
-from typing import TYPE_CHECKING, Final, Self, cast, final
+from typing import TYPE_CHECKING, Self, cast, final
 
 from structgen.errors import GenerationError
 from structgen.log import logger
-from structgen.models.batch_requests import LEAST_PIECE, Prefixes, Request, Times, divided, first_come
-from structgen.models.pass_times import Company, rows_within, time_of
+from structgen.models.batch_requests import Prefixes, Request
 from structgen.models.protocol import Extension, PackedModel, ResidentModel, ResidentSession, TreeSession
+from structgen.models.schedule import Schedule
 from structgen.models.session import PackedSession, can_branch, treeless
 from structgen.travel import Live
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from structgen.models.pass_times import PassTimes
+    from structgen.models.pass_times import Company, PassTimes
     from structgen.models.protocol import LanguageModel, Logits, Prompt, ResidentLogits, Session
     from structgen.models.protocol.tree import TokenTree
 
 __all__ = ["Batch", "BatchSession", "Worker"]
-
-_LONGEST: Final = 2.0
-"""How long a pass may take, in passes over one row of each of its sequences."""
-_LONGEST_OF_ALL: Final = 3.0
-"""The same with pieces of prompts."""
 
 
 @final
@@ -90,14 +85,12 @@ class Batch(Live):
         self._model = model
         self._packed = model if isinstance(model, PackedModel) else None
         self._resident = model if isinstance(model, ResidentModel) and model.is_resident else None
-        self._pass_tokens = pass_tokens
         self._patience = patience
         # Held while the model is in use, never while waiting for another thread.  Acquired before _changed.
         self._use = Lock()
         self._sessions: weakref.WeakSet[BatchSession] = weakref.WeakSet()  # under _use
         self._prefixes = Prefixes(prefix_tokens)  # under _use
-        self._bounds: dict[tuple[int, float], int | None] = {}  # under _use
-        self._company = Company(0, 0, pass_tokens)  # set under _use
+        self._schedule = Schedule(model, pass_tokens, has_patience=patience is not None)  # changed under _use
         # Guards the attributes below.  Notified at each change that a waiting thread may wait for.
         self._changed = Condition(Lock())
         self._closed = False  # set under both
@@ -106,7 +99,6 @@ class Batch(Live):
         self._waiting: list[Request] = []
         self._leader: Request | None = None  # whose thread runs a pass now
         self._passes = 0
-        self._times = Times()
 
     def __enter__(self) -> Self:
         return self
@@ -129,7 +121,7 @@ class Batch(Live):
     @property
     def company(self) -> Company:
         """What a sequence of a worker shares the next pass with, by the passes so far; never waits for a pass."""
-        return self._company
+        return self._schedule.company
 
     def worker(self) -> Worker:
         """Return a new worker.  Without patience, every pass waits for it until it leaves.
@@ -257,63 +249,25 @@ class Batch(Live):
         """Seconds until the model waits no more for workers that have not asked; None: it waits for a change."""
         if self._patience is None or self._leader is not None:
             return None
-        return max(0.0, self._times.ended + self._patience * self._times.last - perf_counter())
+        times = self._schedule.times
+        return max(0.0, times.ended + self._patience * times.last - perf_counter())
 
     def _run_pass(self, waiting: Sequence[Request]) -> None:
         with self._use:
             self._check_open()
-            pieces = self._pieces(waiting)
+            pieces = self._schedule.pieces(waiting, self._prefixes, workers=len(self._workers), passes=self._passes)
             prompt_tokens = sum(count for request, count in pieces.items() if request.is_prompt)
-            rows_of = {request: request.rows_of(count) for request, count in pieces.items()}
+            rows = [request.rows_of(count) for request, count in pieces.items() if not request.is_prompt]
             began = perf_counter()
             try:
                 self._run_pieces(pieces)
             finally:  # after an interruption, requests without a result leave their sessions as they were
                 for request in pieces:
                     request.undo_unfinished()
-            self._times.note(perf_counter() - began, prompt_tokens=prompt_tokens)
-            self._note_company([rows for request, rows in rows_of.items() if not request.is_prompt])
+            self._schedule.note(perf_counter() - began, rows, prompt_tokens=prompt_tokens, workers=len(self._workers))
             for request in pieces:
                 if 0 < request.done == request.shared and not request.is_answered:
                     self._prefixes.add(request.token_ids[: request.done], request.session.inner)
-
-    def _pieces(self, waiting: Sequence[Request]) -> dict[Request, int]:
-        """The requests of the next pass, each with the number of its tokens to run, not counting those of its tree."""
-        ordered = sorted(waiting, key=lambda request: (request.arrived, request.order))
-        prompts = [request for request in ordered if request.is_prompt]
-        short = [request for request in ordered if not request.is_prompt]
-        room = self._pass_tokens - (min(LEAST_PIECE, self._pass_tokens // 2) if prompts else 0)
-        bound = self._bound(len(short), _LONGEST) if len(short) > 1 else None
-        pieces = first_come(short, room) if bound is None else divided(short, min(bound, room), self._passes - 2)
-        rows = sum(request.rows_of(count) for request, count in pieces.items())
-        room = self._pass_tokens - rows
-        if self._patience is not None and len(self._workers) > len(prompts):  # others wait for the end of the pass
-            most = self._bound(max(1, len(short)), _LONGEST_OF_ALL)
-            room = min(room, self._times.room() if most is None else max(LEAST_PIECE, most - rows))
-        for request in self._prefixes.startable(prompts):
-            stop = request.shared if request.shared > request.done else len(request.token_ids)
-            count = min(stop - request.done, room)
-            if count > 0:
-                pieces[request] = count
-                room -= count
-        return pieces
-
-    def _bound(self, sequences: int, longest: float) -> int | None:
-        """Rows of a pass that takes ``longest`` times as long as with one row of each of its sequences; None: any."""
-        if self._patience is None:
-            return None
-        if (sequences, longest) not in self._bounds:
-            times: PassTimes | None = getattr(self._model, "pass_times", None)
-            rows = None if times is None else rows_within(times, longest * time_of(times, sequences))
-            self._bounds[sequences, longest] = None if rows is None else max(sequences, rows)
-        return self._bounds[sequences, longest]
-
-    def _note_company(self, rows: Sequence[int]) -> None:
-        """Note the rows of each sequence in the last pass."""
-        others, theirs = self._times.shared(rows, max(1, len(self._workers)))
-        bound = self._bound(1 + others, _LONGEST) if others else None
-        room = min(self._pass_tokens, bound or self._pass_tokens)
-        self._company = Company(others, theirs, max(room - theirs, room // (1 + others), 1))
 
     def _run_pieces(self, pieces: dict[Request, int]) -> None:
         if self._packed is not None and len(pieces) > 1:

@@ -64,7 +64,7 @@ async def complete(service: Service, data: object) -> Response:
     service.check_model(request.model)
     if own.echo and own.logprobs is not None:
         raise _wrong("echo", "logprobs are of the answer alone; leave one of them out")
-    prompts, count = _prompts(service, own), request.n or 1
+    prompts, count = _prompts(own), request.n or 1
 
     def prepared() -> tuple[Description, list[Task]]:
         description = described(request, service.limits, service.policy)

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from structgen.integrations.server.description import Description
     from structgen.integrations.server.service import Service
     from structgen.methods.catalogue import Method
+    from structgen.models import LanguageModel
     from structgen.models.protocol.diffusion import DiffusionModel
 
 __all__ = ["sampler_of", "task_of"]
@@ -102,7 +103,7 @@ def task_of(
         is_canonical=options.canonical,
         is_traced=options.trace,
     )
-    check_start(service.model, len(tokens), constraint, max_tokens)  # before the status of a stream is sent
+    check_start(cast("LanguageModel", service.model), len(tokens), constraint, max_tokens)  # before the status of a stream is sent
     return task
 
 

@@ -1,0 +1,179 @@
+"""What each pass of a batch runs: how many rows it may have, and which requests they are given to."""
+
+from __future__ import annotations
+
+from time import perf_counter
+from typing import TYPE_CHECKING, Final, final
+
+from structgen.models.batch_requests import LEAST_PIECE
+from structgen.models.pass_times import Company, rows_within, time_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from structgen.models.batch_requests import Prefixes, Request
+    from structgen.models.pass_times import PassTimes
+    from structgen.models.protocol import LanguageModel
+
+__all__ = ["Schedule", "Times", "divided"]
+
+_LONGEST: Final = 2.0
+"""How long a pass may take, in passes over one row of each of its sequences."""
+_LONGEST_OF_ALL: Final = 3.0
+"""The same with pieces of prompts."""
+_DELAY: Final = 2.0
+"""What the pieces of prompts may add to a pass, in times of a pass without them."""
+_RECENT: Final = 0.3
+"""Weight of the last pass in the means of times."""
+
+
+@final
+class Times:
+    """Times of passes, in seconds."""
+
+    def __init__(self) -> None:
+        self.ended = 0.0
+        self.last = 0.0
+        self._sequences = self._rows = 0.0
+        self._plain: float | None = None  # a pass without prompts
+        self._token: float | None = None  # what a token of a prompt adds
+
+    def note(self, seconds: float, *, prompt_tokens: int) -> None:
+        """Note a pass that has just ended."""
+        self.ended, self.last = perf_counter(), seconds
+        if not prompt_tokens:
+            self._plain = _mean(self._plain, seconds)
+        elif self._plain is not None:
+            self._token = _mean(self._token, max(0.0, seconds - self._plain) / prompt_tokens)
+
+    def shared(self, rows: Sequence[int], workers: int) -> tuple[int, int]:
+        """Note the rows of each request of a pass but the prompts, with so many workers.
+
+        Return how many other sequences a sequence shares a pass with, and their rows: means of the last passes.
+        """
+        if rows:
+            self._sequences = min(_mean(self._sequences or None, len(rows)), float(workers))
+            self._rows = _mean(self._rows or None, sum(rows))
+        others = max(0, round(self._sequences) - 1)
+        return others, round(max(others, self._rows * others / (1 + others)))
+
+    def room(self) -> int:
+        """How many tokens of prompts a pass has room for, beside other requests."""
+        if self._plain is None or not self._token:
+            return LEAST_PIECE
+        return max(LEAST_PIECE, int(_DELAY * self._plain / self._token))
+
+
+def _mean(before: float | None, now: float) -> float:
+    return now if before is None else before + _RECENT * (now - before)
+
+
+@final
+class Schedule:
+    """Divides requests into passes, by the times and the rows of the last passes.
+
+    Args:
+        model: its table of times, if it has one, says how many rows a pass may have.
+        pass_tokens: rows of a pass.
+        has_patience: whether passes are bounded by their times.
+    """
+
+    def __init__(self, model: LanguageModel, pass_tokens: int, *, has_patience: bool) -> None:
+        self.times = Times()
+        self.company = Company(0, 0, pass_tokens)
+        self._model = model
+        self._pass_tokens = pass_tokens
+        self._has_patience = has_patience
+        self._bounds: dict[tuple[int, float], int | None] = {}
+
+    def pieces(
+        self, waiting: Sequence[Request], prefixes: Prefixes, *, workers: int, passes: int
+    ) -> dict[Request, int]:
+        """The requests of the next pass, each with the number of its tokens to run, not counting those of its tree.
+
+        Args:
+            waiting: the requests without an answer.
+            prefixes: what prompts may begin with.
+            workers: how many there are, waiting or not.
+            passes: the number of passes, with the next one.
+        """
+        ordered = sorted(waiting, key=lambda request: (request.arrived, request.order))
+        prompts = [request for request in ordered if request.is_prompt]
+        short = [request for request in ordered if not request.is_prompt]
+        room = self._pass_tokens - (min(LEAST_PIECE, self._pass_tokens // 2) if prompts else 0)
+        bound = self._bound(len(short), _LONGEST) if len(short) > 1 else None
+        pieces = _first_come(short, room) if bound is None else divided(short, min(bound, room), passes - 2)
+        rows = sum(request.rows_of(count) for request, count in pieces.items())
+        room = self._pass_tokens - rows
+        if self._has_patience and workers > len(prompts):  # others wait for the end of the pass
+            most = self._bound(max(1, len(short)), _LONGEST_OF_ALL)
+            room = min(room, self.times.room() if most is None else max(LEAST_PIECE, most - rows))
+        for request in prefixes.startable(prompts):
+            stop = request.shared if request.shared > request.done else len(request.token_ids)
+            count = min(stop - request.done, room)
+            if count > 0:
+                pieces[request] = count
+                room -= count
+        return pieces
+
+    def note(self, seconds: float, rows: Sequence[int], *, prompt_tokens: int, workers: int) -> None:
+        """Note a pass that has just ended, with the rows of each of its requests but the prompts."""
+        self.times.note(seconds, prompt_tokens=prompt_tokens)
+        others, theirs = self.times.shared(rows, max(1, workers))
+        bound = self._bound(1 + others, _LONGEST) if others else None
+        room = min(self._pass_tokens, bound or self._pass_tokens)
+        self.company = Company(others, theirs, max(room - theirs, room // (1 + others), 1))
+
+    def _bound(self, sequences: int, longest: float) -> int | None:
+        """Rows of a pass that takes ``longest`` times as long as with one row of each of its sequences; None: any."""
+        if not self._has_patience:
+            return None
+        if (sequences, longest) not in self._bounds:
+            times: PassTimes | None = getattr(self._model, "pass_times", None)
+            rows = None if times is None else rows_within(times, longest * time_of(times, sequences))
+            self._bounds[sequences, longest] = None if rows is None else max(sequences, rows)
+        return self._bounds[sequences, longest]
+
+
+def _first_come(requests: Sequence[Request], room: int) -> dict[Request, int]:
+    """The requests that fit into a pass as a whole, at least the first one; how many tokens each has to run."""
+    pieces: dict[Request, int] = {}
+    for request in requests:
+        if request.rows <= room or not pieces:
+            pieces[request] = request.left
+            room -= request.rows
+    return pieces
+
+
+def divided(requests: Sequence[Request], room: int, before: int) -> dict[Request, int]:
+    """Divide the rows of a pass among requests; return how many of its tokens each may run now.
+
+    Those that need no more than an equal share have all they need, and leave the rest to the others.  What a request
+    needs beyond that waits for the next pass.  What is run whole (``Request.is_whole``), as a tree and the token before
+    it, waits for one pass if it is too much.
+
+    Args:
+        requests: those that come first, first.
+        room: rows of the pass.
+        before: the number of passes before the last one.
+    """
+    pieces = {request: request.left for request in requests if not request.is_valid}  # cost no rows
+    for request in requests:
+        if request.is_whole and request.arrived <= before and (request.rows <= room or not pieces):
+            pieces[request] = 1
+            room -= request.rows
+    others = [request for request in requests if request not in pieces]
+    equal, spare, free = room, 0, room
+    for waiting, rows in zip(range(len(others), 0, -1), sorted(request.rows for request in others), strict=True):
+        if rows > free // waiting:
+            equal, spare = divmod(max(free, 0), waiting)
+            break
+        free -= rows
+    for request in others:
+        more = spare > 0 and request.rows > equal
+        count = request.fitting(min(room, equal + more))
+        if count > 0:
+            pieces[request] = count
+            room -= request.rows_of(count)
+            spare -= more
+    return pieces or {requests[0]: requests[0].left}
