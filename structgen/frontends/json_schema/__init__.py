@@ -13,13 +13,14 @@ from typing import Any, Final
 
 from structgen.frontends.json_schema.native import (
     KNOWN,
-    Setting,
     known_grammars,
     known_size,
+    new_setting,
     setting_of,
     simple_grammar,
 )
 from structgen.frontends.json_schema.policy import Additional, JsonPolicy, Order, Required, Whitespace
+from structgen.frontends.json_schema.setting import Setting
 from structgen.frontends.json_schema.source.json_value import content_of
 from structgen.grammar.flattening import memory_of
 from structgen.grammar.limits import Limits, counted
@@ -159,7 +160,7 @@ def _setting_with(policy: JsonPolicy, limits: Limits, formats: Mapping[str, Gram
     """A setting that is not shared: the caches of others do not know these formats."""
     from structgen.frontends.json_schema.formats.user_format import user_formats  # rarely needed
 
-    return Setting(policy, limits, user_formats(formats))
+    return new_setting(policy, limits, user_formats(formats))
 
 
 def forget_known() -> None:

@@ -10,9 +10,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from structgen.errors import GrammarError, UnsupportedFeature, meant
-from structgen.frontends.json_schema.native import Setting, setting_of
+from structgen.frontends.json_schema.native import new_setting, setting_of
 from structgen.frontends.json_schema.normal.keyword_reader import GUIDANCE
 from structgen.frontends.json_schema.policy import spacing
+from structgen.frontends.json_schema.setting import Setting
 from structgen.frontends.json_schema.source.json_value import SUBJECT
 from structgen.frontends.json_schema.source.location import escaped, shown
 
@@ -65,7 +66,7 @@ def guided_setting(schema: Json, setting: Setting) -> Setting:
         )
     coerces = options.get("coerce_one_of", False)
     if setting.formats or coerces:
-        return Setting(policy, setting.limits, setting.formats, coerces_one_of=coerces)
+        return new_setting(policy, setting.limits, setting.formats, coerces_one_of=coerces)
     return setting_of(policy, setting.limits)
 
 

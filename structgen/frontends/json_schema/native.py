@@ -3,7 +3,6 @@
 Most schemas use nothing else, and the native library plans these directly from the JSON text.  It makes the same terms
 as :class:`~structgen.frontends.json_schema.emit.planner.Planner`, the reference implementation; other schemas, and
 schemas with errors, are left to ``Planner``.  The modules of ``Planner`` are imported when they are needed first.
-:class:`Setting` is what both planners have in common for all documents of one policy and set of limits.
 """
 
 from __future__ import annotations
@@ -14,10 +13,10 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from structgen_kernels import _native
 
-from structgen.frontends.json_schema.emit.plan import SIMPLE_KEYWORDS, LeafCache
-from structgen.frontends.json_schema.emit.syntax import syntax_of
+from structgen.frontends.json_schema.emit.plan import SIMPLE_KEYWORDS
 from structgen.frontends.json_schema.native_parts import MADE, LeafMaker, SubschemaPlanner
 from structgen.frontends.json_schema.normal.schema_reader import reader_of
+from structgen.frontends.json_schema.setting import Setting
 from structgen.frontends.json_schema.source.dialect import UNDECLARED, standard_dialect
 from structgen.frontends.json_schema.source.document import NO_FORMATS
 from structgen.frontends.json_schema.source.json_value import SchemaDump, content_of
@@ -39,10 +38,10 @@ if TYPE_CHECKING:
 __all__ = [
     "KNOWN",
     "DeferredGrammar",
-    "Setting",
     "SimpleSchemas",
     "known_grammars",
     "known_size",
+    "new_setting",
     "setting_of",
     "simple_arguments",
     "simple_grammar",
@@ -273,49 +272,23 @@ def simple_arguments(notation: Notation, setting: Setting) -> SimpleSchemas | No
     return None if setting.simple is None or notation.marks is None else SimpleSchemas(setting, notation)
 
 
-class Setting:
-    """A policy and limits; compared by identity, which makes it cheap in a key.
-
-    Attributes:
-        policy: the policy.
-        limits: the limits.
-        syntax: the terms of the policy.
-        asserts_formats: whether ``format`` restricts strings.
-        coerces_one_of: whether ``oneOf`` is read as ``anyOf``.
-        formats: the formats that the caller defines.
-        simple: the native planner; ``None`` if it does not support the policy or the formats.
-    """
-
-    __slots__ = ("_leaves", "asserts_formats", "coerces_one_of", "formats", "limits", "policy", "simple", "syntax")
-
-    def __init__(
-        self,
-        policy: JsonPolicy,
-        limits: Limits,
-        formats: Mapping[str, StringFormat] = NO_FORMATS,
-        *,
-        coerces_one_of: bool = False,
-    ) -> None:
-        self.policy = policy
-        self.limits = limits
-        self.syntax = syntax_of(policy)
-        self.coerces_one_of = coerces_one_of
-        self.asserts_formats = policy.formats == "asserted"
-        self.formats = formats
-        self.simple = SimpleSchemas(self) if supports_policy(policy) and not formats else None
-        self._leaves: dict[Dialect, LeafCache] = {}
-
-    def leaves(self, dialect: Dialect) -> LeafCache:
-        """The plans that documents of ``dialect`` share."""
-        leaves = self._leaves.get(dialect)
-        if leaves is None:
-            leaves = self._leaves[dialect] = LeafCache(reader_of(dialect).active)
-        return leaves
+def new_setting(
+    policy: JsonPolicy,
+    limits: Limits,
+    formats: Mapping[str, StringFormat] = NO_FORMATS,
+    *,
+    coerces_one_of: bool = False,
+) -> Setting:
+    """A setting of its own, with its native planner."""
+    setting = Setting(policy, limits, formats, coerces_one_of=coerces_one_of)
+    if supports_policy(policy) and not formats:
+        setting.simple = SimpleSchemas(setting)
+    return setting
 
 
 @lru_cache(maxsize=64)
 def _cached_setting(policy: JsonPolicy, limits: Limits) -> Setting:
-    return Setting(policy, limits)
+    return new_setting(policy, limits)
 
 
 _MAX_SETTINGS: Final = 64

@@ -21,9 +21,9 @@ from structgen.memory_cache import CONSTRAINTS, GRAMMARS, Followed, Share
 
 if TYPE_CHECKING:
     from structgen.frontends.json_schema.emit.arguments import Notation
-    from structgen.frontends.json_schema.native import Setting
     from structgen.frontends.json_schema.normal.normal_form import NormalForm
     from structgen.frontends.json_schema.normal.object_layout import NameLanguage
+    from structgen.frontends.json_schema.setting import Setting
     from structgen.frontends.json_schema.source.dialect import Dialect
     from structgen.frontends.json_schema.source.json_value import Json
     from structgen.grammar.limits import Limits

@@ -34,7 +34,7 @@ from structgen.grammar.nodes.description import Described, ReportEntry
 
 if TYPE_CHECKING:
     from structgen.frontends.json_schema.emit.arguments import Notation
-    from structgen.frontends.json_schema.native import Setting
+    from structgen.frontends.json_schema.setting import Setting
     from structgen.frontends.json_schema.source.json_value import Json
     from structgen.frontends.json_schema.source.location import Location
     from structgen.grammar.nodes import Grammar

@@ -31,8 +31,8 @@ from structgen.grammar.nodes import ANY_CHAR, EMPTY, Distinct, Grammar, Intersec
 
 if TYPE_CHECKING:
     from structgen.frontends.json_schema.emit.syntax import Syntax
-    from structgen.frontends.json_schema.native import Setting
     from structgen.frontends.json_schema.normal.normal_form import NormalForm
+    from structgen.frontends.json_schema.setting import Setting
     from structgen.frontends.json_schema.source.dialect import Dialect
     from structgen.frontends.json_schema.source.json_value import Json
 

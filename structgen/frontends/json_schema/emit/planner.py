@@ -30,8 +30,8 @@ from structgen.grammar.visitor import trampoline
 if TYPE_CHECKING:
     from structgen.frontends.json_schema.emit.plan import EmptinessProof, LeafCache, LeafKey
     from structgen.frontends.json_schema.emit.scalar_term import Reasons
-    from structgen.frontends.json_schema.native import Setting
     from structgen.frontends.json_schema.normal.schema_reader import Applicator, ParsedSchema
+    from structgen.frontends.json_schema.setting import Setting
     from structgen.frontends.json_schema.source.json_value import Json
 
 __all__ = ["AlternativesOverlap", "Planner"]
