@@ -17,13 +17,18 @@ def chunk_logits(
     N: tl.constexpr,
     CHUNK: tl.constexpr,
 ):
-    """Return the columns of chunks, int32 [N * CHUNK], and their logits, minus infinity if not allowed."""
+    """Return the columns of chunks, int32 [N * CHUNK], and their logits, minus infinity if not allowed.
+
+    Logits that are not allowed are read too: under a mask of single columns, each would be a load of its own.
+    """
     chunk_words: tl.constexpr = CHUNK // 32
     word = tl.reshape(chunk[:, None] * chunk_words + tl.arange(0, chunk_words)[None, :], [N * chunk_words])
     words = allowed_words(masks, row, size, word)
-    column = tl.reshape(chunk[:, None] * CHUNK + tl.arange(0, CHUNK)[None, :], [N * CHUNK])
+    column = chunk[:, None] * CHUNK + tl.arange(0, CHUNK)[None, :]
+    logits = tl.load(logits_ptr + column, mask=column < size, other=float("-inf")).to(tl.float32)
     allowed = allowed_columns(words, N * chunk_words)
-    return column, tl.load(logits_ptr + column, mask=allowed, other=float("-inf")).to(tl.float32)
+    logits = tl.where(allowed, tl.reshape(logits, [N * CHUNK]), float("-inf"))
+    return tl.reshape(column, [N * CHUNK]), logits
 
 
 @triton.jit

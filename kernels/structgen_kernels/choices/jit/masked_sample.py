@@ -83,6 +83,7 @@ def masked_sample_kernel(
                 top_k,
                 top_p,
                 min_p,
+                maxima_ptr + row * chunks_stride,
                 maxima,
                 leaders,
                 masses,

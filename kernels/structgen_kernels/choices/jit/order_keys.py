@@ -22,10 +22,9 @@ def key_value(key, SHIFT: tl.constexpr):
 
 
 @triton.jit
-def pivots_between(low, high, PIVOTS: tl.constexpr):
-    """Return ascending keys, int32 [PIVOTS], above ``low`` and up to ``high``, both int64."""
-    steps = tl.arange(0, PIVOTS) + 1
-    return (low + (steps * (high - low) + PIVOTS - 1) // PIVOTS).to(tl.int32)
+def _pivot(low, high, at: tl.constexpr, PIVOTS: tl.constexpr):
+    """Return a key, int32, the ``at``-th of ascending ones above ``low`` and up to ``high``, both int64."""
+    return (low + ((at + 1) * (high - low) + PIVOTS - 1) // PIVOTS).to(tl.int32)
 
 
 @triton.jit
@@ -38,7 +37,32 @@ def narrowed(low, high, passed, PIVOTS: tl.constexpr):
 
 
 @triton.jit
-def from_above(keys, weights, pivots):
-    """Return, for each pivot [P], how many keys [N] are at least the pivot, int32, and the sum of their weights."""
-    is_above = keys[:, None] >= pivots[None, :]  # [N, P]
-    return tl.sum(is_above.to(tl.int32), 0), tl.sum(tl.where(is_above, weights[:, None], 0.0), 0)
+def _count(keys, low, high, at: tl.constexpr, PIVOTS: tl.constexpr):
+    """Return how many of each 8 keys are at least a pivot."""
+    return tl.sum((keys >= _pivot(low, high, at, PIVOTS)).to(tl.int32), 1)
+
+
+@triton.jit
+def _mass(keys, weights, low, high, at: tl.constexpr, PIVOTS: tl.constexpr):
+    """Return the weight of those keys."""
+    return tl.sum(tl.where(keys >= _pivot(low, high, at, PIVOTS), weights, 0.0), 1)
+
+
+@triton.jit
+def from_above(keys, weights, low, high, N: tl.constexpr):
+    """Return how many keys [N] are at least each of 4 pivots, int32 [N // 8, 2, 2] in their order, and their weights.
+
+    They are the numbers of each 8 keys, which one thread holds: it adds them up over tiles, and threads exchange them
+    once at the end.  Pivots are scalars, since a tensor of keys and pivots would be laid out over threads in each tile.
+    """
+    keys = tl.reshape(keys, [N // 8, 8])
+    weights = tl.reshape(weights, [N // 8, 8])
+    counts = tl.join(
+        tl.join(_count(keys, low, high, 0, 4), _count(keys, low, high, 2, 4)),
+        tl.join(_count(keys, low, high, 1, 4), _count(keys, low, high, 3, 4)),
+    )
+    sums = tl.join(
+        tl.join(_mass(keys, weights, low, high, 0, 4), _mass(keys, weights, low, high, 2, 4)),
+        tl.join(_mass(keys, weights, low, high, 1, 4), _mass(keys, weights, low, high, 3, 4)),
+    )
+    return counts, sums

@@ -46,6 +46,22 @@ def mass_bound(maxima, leaders, masses, top, inverse, goal, CHUNK: tl.constexpr)
 
 
 @triton.jit
+def list_survivors(maxima_ptr, chunks, bound, survivors_ptr, CHUNKS: tl.constexpr, SHIFT: tl.constexpr):
+    """Store the chunks whose largest allowed logit reaches ``bound``, in ascending order, and return their count.
+
+    The maxima are loaded again: they would occupy registers in the whole search.
+    """
+    chunk = tl.arange(0, CHUNKS)
+    maxima = tl.load(maxima_ptr + chunk, mask=chunk < chunks, other=float("-inf"))
+    survives = (maxima > float("-inf")) & (order_key(maxima, SHIFT) >= bound)
+    place = tl.cumsum(survives.to(tl.int32), 0) - 1
+    tl.debug_barrier()  # earlier loads must not follow the stores
+    tl.store(survivors_ptr + place, chunk, mask=survives)
+    tl.debug_barrier()  # other threads load the stored values
+    return tl.sum(survives.to(tl.int32), 0)
+
+
+@triton.jit
 def _survivors(
     logits_ptr,  # of this row
     masks,

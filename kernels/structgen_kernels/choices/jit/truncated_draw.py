@@ -4,8 +4,8 @@ import triton
 import triton.language as tl
 
 from structgen_kernels.choices.jit.draws import arrival, first_above
-from structgen_kernels.choices.jit.order_keys import from_above, key_value, narrowed, order_key, pivots_between
-from structgen_kernels.choices.jit.survivors import count_bound, gathered, mass_bound, tile
+from structgen_kernels.choices.jit.order_keys import from_above, key_value, narrowed, order_key
+from structgen_kernels.choices.jit.survivors import count_bound, gathered, list_survivors, mass_bound, tile
 
 
 @triton.jit
@@ -21,6 +21,7 @@ def truncated_draw(
     top_k,
     top_p,
     min_p,
+    maxima_ptr,  # float32 [chunks], of this row
     maxima,  # float32 [CHUNKS]
     leaders,  # float32 [CHUNKS], weights of the maxima
     masses,  # float32 [CHUNKS]
@@ -40,16 +41,16 @@ def truncated_draw(
     """Sample a kept token, int32: one with a key above ``last``, or one of the first ``ties`` with that key."""
     end: tl.constexpr = 2**31 - 1
     most: tl.constexpr = 2**30
+    chunks = (size + CHUNK - 1) // CHUNK
     has_k = (top_k > 0) & (top_k < size)
     has_p = top_p < 1
     total = tl.sum(masses.to(tl.float64), 0)
     # Logits of at least top + floor are kept; the floor is minus infinity if min_p is 0.
     floor = tl.where(min_p > 0, temperature * tl.log(tl.where(min_p > 0, min_p, 1.0)), float("-inf"))
     bound = tl.full([], NONE, tl.int64)
-    leading = order_key(maxima, SHIFT)
     highest = order_key(top, SHIFT).to(tl.int64)
     if has_k:
-        bound = count_bound(leading, top_k, highest, NONE, 1 << (16 - SHIFT))
+        bound = count_bound(order_key(maxima, SHIFT), top_k, highest, NONE, 1 << (16 - SHIFT))
     else:
         least = top.to(tl.float64) + floor
         least = (least - 1e-5 * tl.abs(least)).to(tl.float32)
@@ -58,13 +59,7 @@ def truncated_draw(
             least = tl.maximum(least, mass_bound(maxima, leaders, masses, top, inverse, goal, CHUNK))
         bound = tl.maximum(order_key(least, SHIFT).to(tl.int64), bound)
 
-    # The chunks that matter, in ascending order.
-    chunk = tl.arange(0, CHUNKS)
-    survives = (maxima > float("-inf")) & (leading >= bound)
-    place = tl.cumsum(survives.to(tl.int32), 0) - 1
-    tl.store(survivors_ptr + place, chunk, mask=survives)
-    count = tl.sum(survives.to(tl.int32), 0)
-    tl.debug_barrier()  # other threads load the stored values
+    count = list_survivors(maxima_ptr, chunks, bound, survivors_ptr, CHUNKS, SHIFT)
 
     # Search for the last kept key: by count among all tokens, then by mass among the remaining ones.  As soon as the
     # keys from the lower end of the interval up may fit, they are gathered, and only these are read from then on.
@@ -83,6 +78,7 @@ def truncated_draw(
             inside = tl.full([], most, tl.int32)  # keys in the interval, once they are counted
             while (low < high) & (inside > 1):
                 if (found > CANDIDATES) & (fewest <= CANDIDATES):
+                    count = list_survivors(maxima_ptr, chunks, low, survivors_ptr, CHUNKS, SHIFT)
                     found = gathered(
                         logits_ptr,
                         masks,
@@ -99,9 +95,8 @@ def truncated_draw(
                         CANDIDATES,
                     )
                     fewest = tl.where(found > CANDIDATES, most, found)
-                pivots = pivots_between(low, high, PIVOTS)
-                counts = tl.zeros([PIVOTS], tl.int32)
-                sums = tl.zeros([PIVOTS], tl.float64)
+                part_counts = tl.zeros([CANDIDATES // 8, 2, 2], tl.int32)
+                part_sums = tl.zeros([CANDIDATES // 8, 2, 2], tl.float32)
                 for start in range(0, tl.where(found > CANDIDATES, count, 1), CANDIDATES // CHUNK):
                     column, logits = tile(
                         logits_ptr,
@@ -118,9 +113,11 @@ def truncated_draw(
                         CANDIDATES,
                     )
                     weights = tl.exp((logits - top) * inverse)
-                    more_counts, more_sums = from_above(order_key(logits, SHIFT), weights, pivots)
-                    counts += more_counts
-                    sums += more_sums.to(tl.float64)
+                    more_counts, more_sums = from_above(order_key(logits, SHIFT), weights, low, high, CANDIDATES)
+                    part_counts += more_counts
+                    part_sums += more_sums
+                counts = tl.reshape(tl.sum(part_counts, 0), [PIVOTS])
+                sums = tl.reshape(tl.sum(part_sums.to(tl.float64), 0), [PIVOTS])
                 passed = tl.sum(((counts >= goal_count) & (sums >= goal_mass)).to(tl.int32), 0)
                 is_next = tl.arange(0, PIVOTS) == passed
                 above_count = tl.where(passed == PIVOTS, above_count, tl.sum(tl.where(is_next, counts, 0), 0))
