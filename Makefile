@@ -109,7 +109,7 @@ fuzz: $(VENV)/stamp-fuzz build/fuzz/native_fuzzer  ## fuzz front ends, files of 
 	$(BIN)/python tests/fuzz/campaign.py --seconds $(T)
 
 bench: $(VENV)/stamp-test  ## run the benchmarks, side by side with the peers
-	for script in $(filter-out benchmarks/sampling_%.py benchmarks/speculative_tasks.py benchmarks/instructions.py benchmarks/soak%.py benchmarks/server%.py,$(wildcard benchmarks/*.py)); do echo "$$script" >&2; $(BIN)/python "$$script" || exit 1; done
+	for script in $(filter-out benchmarks/sampling_%.py benchmarks/speculative_tasks.py benchmarks/instructions.py benchmarks/soak%.py benchmarks/server_process.py,$(wildcard benchmarks/*.py)); do echo "$$script" >&2; $(BIN)/python "$$script" || exit 1; done
 
 instructions: $(VENV)/stamp-test  ## count the instructions of six workloads with valgrind (some minutes)
 	$(BIN)/python benchmarks/instructions.py $(INSTRUCTIONS_ARGS)

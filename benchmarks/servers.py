@@ -43,7 +43,8 @@ from structgen.models.llama.embedded import embedded_gguf
 
 BUILD: Final = Path("build/servers")
 CONTEXT: Final = 2048
-PART: Final = 8
+PART: Final = 4
+"""The least number of requests that a server gets before the next one has its turn."""
 SIZES: Final = range(300, 1600)
 """Characters of the schemas."""
 LLAMA_SERVER: Final = """
@@ -151,7 +152,8 @@ def grade(each: Asked, answer: Answer) -> tuple[bool, bool]:
 def measure(servers: dict[str, Running], wanted: Sequence[Asked], max_tokens: int, clients: int) -> dict[str, Results]:
     """Let some clients ask all servers in turn."""
     results = {name: Results() for name in servers}
-    parts = [wanted[start : start + PART] for start in range(0, len(wanted), PART)]
+    size = max(PART, clients)
+    parts = [wanted[start : start + size] for start in range(0, len(wanted), size)]
     for number, part in enumerate(parts):
         order = list(servers)[number % len(servers) :] + list(servers)[: number % len(servers)]
         for name in order:
@@ -222,8 +224,12 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--record", type=Path)
     options = parser.parse_args()
+    if not DATA.is_file():
+        print(f"no real schemas: {DATA} is missing", file=sys.stderr)
+        return 0
     numbers = [int(each) for each in options.clients.split(",")]
-    wanted = schemas(options.count, options.seed)
+    # Servers remember prompts, and structgen's drafters answers, so none comes twice.
+    first, *wanted = schemas(1 + options.count * len(numbers), options.seed)
     beside = [each for each in options.beside.split(",") if each]
     lines: list[str] = []
     found: list[str] = []
@@ -233,9 +239,10 @@ def main() -> int:
             log = BUILD / f"{name}.log"
             servers[name] = stack.enter_context(running(command, port, log, environment=environment))
             print(f"{name} serves", file=sys.stderr, flush=True)
-        measure(servers, wanted[:1], 4, 1)  # what is loaded or compiled once
-        for clients in numbers:
-            results = measure(servers, wanted, options.max_tokens, clients)
+        measure(servers, [first], 4, 1)  # what is loaded or compiled once
+        for number, clients in enumerate(numbers):
+            part = wanted[number * options.count : (number + 1) * options.count]
+            results = measure(servers, part, options.max_tokens, clients)
             lines += rows(results, clients)
             found = found or sorted(failures(results))
             print("\n".join(lines), file=sys.stderr, flush=True)
@@ -246,7 +253,8 @@ def main() -> int:
             "",
             f"`python benchmarks/servers.py {' '.join(sys.argv[1:])}`",
             "",
-            f"{options.count} real schemas of {SIZES.start} to {SIZES.stop} characters, `response_format` of type "
+            f"{options.count} real schemas for each number of clients, of {SIZES.start} to {SIZES.stop} characters, "
+            "`response_format` of type "
             f"`json_schema`, {options.max_tokens} tokens at most, temperature 0; SmolLM2-135M-Instruct. "
             f"{os.cpu_count()} cores, Python {platform.python_version()}, {versions()}, load average "
             f"{os.getloadavg()[1]:.0f} with other processes: absolute times say little, the servers were asked in turn."
