@@ -267,5 +267,5 @@ def _launch(logits: Tensor, masks: MaskRows, shape: Shape, noise: Chance, worksp
         CANDIDATES=CANDIDATES,
         PIVOTS=_PIVOTS,
         num_warps=8,
-        maxnreg=240,  # of 256 threads: above 128 a multiprocessor has one program in any case, and fewer spill
+        maxnreg=255,  # of 256 threads: above 128 a multiprocessor has one program in any case, and fewer spill
     )
