@@ -270,7 +270,7 @@ def parsed(kind: type[_Body], data: object) -> _Body:
 
 def _unread(body: Body) -> Iterator[str]:
     """Members of messages and of their parts that nothing reads: clients send back what they were told, and more."""
-    for message in getattr(body, "messages", ()):
+    for message in getattr(body, "messages", None) or ():
         parts = message.content if isinstance(message.content, list) else ()
         for name, value in (message.model_extra or {}).items():
             if value not in (None, [], {}):

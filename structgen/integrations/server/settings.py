@@ -103,7 +103,8 @@ def task_of(
         is_canonical=options.canonical,
         is_traced=options.trace,
     )
-    check_start(cast("LanguageModel", service.model), len(tokens), constraint, max_tokens)  # before the status of a stream is sent
+    # Before the status of a stream is sent.
+    check_start(cast("LanguageModel", service.model), len(tokens), constraint, max_tokens)
     return task
 
 

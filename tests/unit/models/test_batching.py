@@ -17,10 +17,11 @@ from structgen.engine import Vocabulary, compile
 from structgen.errors import GenerationError
 from structgen.frontends.json_schema import json_schema
 from structgen.models import Batch, HashModel, LanguageModel, PackedModel, Session
-from structgen.models.batch_requests import LEAST_PIECE, Times
+from structgen.models.batch_requests import LEAST_PIECE
 from structgen.models.batching import Worker
 from structgen.models.protocol import Extension, Logits, ResidentSession, TreeSession
 from structgen.models.protocol.tree import TokenTree
+from structgen.models.schedule import Times
 from structgen.models.toy.hash import HashSession
 
 pytestmark = pytest.mark.timeout(120)

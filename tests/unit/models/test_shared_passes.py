@@ -12,10 +12,11 @@ import pytest
 
 from structgen.engine import Vocabulary
 from structgen.models import Batch, HashModel
-from structgen.models.batch_requests import Request, Times, divided
+from structgen.models.batch_requests import Request
 from structgen.models.pass_times import rows_within, time_of
 from structgen.models.protocol import Extension, Logits
 from structgen.models.protocol.tree import TokenTree
+from structgen.models.schedule import Times, divided
 
 pytestmark = pytest.mark.timeout(120)
 
