@@ -57,6 +57,11 @@ class Times:
         others = max(0, round(self._sequences) - 1)
         return others, round(max(others, self._rows * others / (1 + others)))
 
+    @property
+    def are_known(self) -> bool:
+        """Whether there were passes without prompts, and later ones with them."""
+        return self._plain is not None and bool(self._token)
+
     def room(self) -> int:
         """How many tokens of prompts a pass has room for, beside other requests."""
         if self._plain is None or not self._token:
@@ -107,7 +112,10 @@ class Schedule:
         room = self._pass_tokens - rows
         if self._has_patience and workers > len(prompts):  # others wait for the end of the pass
             most = self._bound(max(1, len(short)), _LONGEST_OF_ALL)
-            room = min(room, self.times.room() if most is None else max(LEAST_PIECE, most - rows))
+            if most is None or self.times.are_known:  # the table knows nothing of long contexts
+                room = min(room, self.times.room())
+            if most is not None:
+                room = min(room, max(LEAST_PIECE, most - rows))
         for request in prefixes.startable(prompts):
             stop = request.shared if request.shared > request.done else len(request.token_ids)
             count = min(stop - request.done, room)
