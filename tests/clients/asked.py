@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import pytest
 from pydantic import BaseModel, ConfigDict, Field
 
 CHECKOUT = Path(__file__).resolve().parents[2]
@@ -35,5 +34,3 @@ TOOL: dict[str, Any] = {
         "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
     },
 }
-
-RESPONSES_TOOLS = pytest.mark.xfail(reason="it needs tools in /v1/responses")

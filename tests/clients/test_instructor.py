@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
-from asked import MESSAGES, MODEL, MOST, RESPONSES_TOOLS, SCHEMA, City
+from asked import MESSAGES, MODEL, MOST, SCHEMA, City
 from pydantic import BaseModel, field_validator
 
 instructor = pytest.importorskip("instructor")
@@ -32,9 +32,7 @@ def of(base_url: str) -> Callable[[Any], Any]:
     return lambda mode: instructor.from_openai(OpenAI(base_url=base_url, api_key="none", max_retries=0), mode=mode)
 
 
-@pytest.mark.parametrize(
-    "mode", [pytest.param(mode, marks=RESPONSES_TOOLS if "RESPONSES" in mode.name else ()) for mode in ASKED]
-)
+@pytest.mark.parametrize("mode", list(ASKED))
 def test_each_mode_returns_the_model(of: Callable[[Any], Any], mode: Any) -> None:
     """At the first try: no answer is asked for again."""
     city = of(mode).chat.completions.create(

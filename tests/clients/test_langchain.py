@@ -6,7 +6,7 @@ from typing import Any
 
 import jsonschema
 import pytest
-from asked import MODEL, MOST, QUESTION, RESPONSES_TOOLS, SCHEMA, City
+from asked import MODEL, MOST, QUESTION, SCHEMA, City
 
 pytest.importorskip("langchain_openai")
 from langchain_core.messages import HumanMessage, SystemMessage
@@ -122,7 +122,6 @@ def test_responses_are_the_model(made: Any) -> None:
     assert isinstance(asked.invoke(QUESTION), City)
 
 
-@RESPONSES_TOOLS
 def test_responses_call_tools(made: Any) -> None:
     asked = made(use_responses_api=True).with_structured_output(City, method="function_calling")
     assert isinstance(asked.invoke(QUESTION), City)

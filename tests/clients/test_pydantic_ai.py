@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from asked import MODEL, MOST, QUESTION, RESPONSES_TOOLS, SCHEMA, City
+from asked import MODEL, MOST, QUESTION, SCHEMA, City
 
 pytest.importorskip("pydantic_ai")
 from pydantic_ai import Agent, ModelSettings, NativeOutput, PromptedOutput, ToolOutput
@@ -89,7 +89,6 @@ def test_responses_have_native_output(provider: Any) -> None:
     assert isinstance(result.output, City)
 
 
-@RESPONSES_TOOLS
 def test_responses_have_tool_output(provider: Any) -> None:
     result = agent(OpenAIResponsesModel(MODEL, provider=provider), ToolOutput(City)).run_sync(QUESTION)
     assert isinstance(result.output, City)
