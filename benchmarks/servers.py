@@ -112,7 +112,14 @@ def _prompt(schema: dict[str, Any]) -> str:
 
 
 def asked(client: httpx.Client, each: Asked, max_tokens: int) -> Answer:
-    """Send a request and read its stream."""
+    """Send a request and read its stream; a server that hangs up has not answered."""
+    try:
+        return _asked(client, each, max_tokens)
+    except httpx.HTTPError as error:
+        return Answer(f"{type(error).__name__}: {error}"[:300])
+
+
+def _asked(client: httpx.Client, each: Asked, max_tokens: int) -> Answer:
     body = {
         "messages": [{"role": "user", "content": each.prompt}],
         "max_tokens": max_tokens,
