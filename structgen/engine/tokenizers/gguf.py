@@ -169,6 +169,7 @@ class _Reader:
 
 _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED, _BYTE = 2, 3, 4, 5, 6
 _EOS_KEYS = ("eos_token_id", "eot_token_id", "eom_token_id")
+_MOST_PADDING = 1 << 20  # ids without a token; models have some hundreds
 _BYTE_LEVEL = "gpt2"
 _SPACE_MARKED = ("llama", "t5", "bert")  # bert: llama.cpp writes "##x" as "x" and "x" as "▁x"
 
@@ -215,7 +216,7 @@ def read_gguf(path: Path) -> TokenTable:
     tokens, special = _tokens(subject, kind, pieces, types)
     eos = tuple(dict.fromkeys(token for key in _EOS_KEYS if isinstance(token := settings.get(key), int)))
     encode = _encoder(subject, settings, pieces, types) if kind == _BYTE_LEVEL else None
-    return TokenTable(tokens, special, eos, _head_width(header), encode=encode)
+    return TokenTable(tokens, special, eos, _head_width(subject, header, len(tokens)), encode=encode)
 
 
 def _name(settings: Mapping[str, object], key: str) -> str:
@@ -248,10 +249,17 @@ def _normal(kind: str, piece: bytes) -> bytes:
         return piece
 
 
-def _head_width(header: Mapping[str, object]) -> int | None:
+def _head_width(subject: str, header: Mapping[str, object], tokens: int) -> int | None:
     architecture = header.get("general.architecture")
     name = architecture.decode("utf-8", "replace") if isinstance(architecture, bytes) else ""
     width = header.get(f"{name}.vocab_size")
+    if isinstance(width, int) and width > tokens + _MOST_PADDING:
+        raise VocabularyError(
+            subject,
+            "its head is much wider than its tokens",
+            evidence=f"{name}.vocab_size is {width:,}, and there are {tokens:,} tokens",
+            remedy="check that the file is complete",
+        )
     return width if isinstance(width, int) else None
 
 

@@ -81,6 +81,13 @@ def test_byte_level_tokens_are_bytes(tmp_path: Path) -> None:
     assert dict(vocabulary.special) == {0: "<|end|>", 1: "<|turn|>"}
 
 
+def test_a_head_of_millions_of_ids_without_tokens_is_refused(tmp_path: Path) -> None:
+    """A small file would take seconds and gigabytes."""
+    path = write(tmp_path / "m.gguf", "gpt2", BYTE_LEVEL, eos_token_id=0, vocab_size=15_532_050)
+    with pytest.raises(VocabularyError, match=r"llama\.vocab_size is 15,532,050, and there are \d+ tokens"):
+        Vocabulary.load(path)
+
+
 @pytest.mark.parametrize("splitter", ["gpt-2", "smollm", "llama-bpe", "qwen2"])
 def test_byte_level_text_is_encoded_by_its_merges(tmp_path: Path, splitter: str) -> None:
     """With a known splitter the merges decide: no merge leads to " ab", so that token is not used."""
