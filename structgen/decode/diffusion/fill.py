@@ -110,7 +110,7 @@ def fill_canvas(  # noqa: PLR0913  as generate: each of them is a keyword with a
         )
     mask_of(model)
     constraint = canvas_constraint(grammar, model, limits)
-    canvas_language(constraint, ambiguity="counted")
+    canvas_language(constraint, ambiguity="counted")  # refused before the prompt is encoded; kept for fill_steps
     steps = fill_steps(
         model,
         model.encode_prompt(prompt, chat=chat),
