@@ -172,7 +172,7 @@ def test_a_body_that_does_not_end_is_given_up(serve: Callable[..., str]) -> None
     for sent in (b"", b"POST / HTTP/1.1\r\nX-Slow: "):
         with connected(url, sent) as connection:
             assert until_closed(connection) == b""
-    with connected(url, b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n") as connection:
+    with connected(url, b"GET /health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n") as connection:
         assert until_closed(connection).startswith(b"HTTP/1.1 200")
 
 
