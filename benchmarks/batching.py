@@ -19,8 +19,6 @@ from threading import Thread
 from time import perf_counter, process_time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 

@@ -18,15 +18,12 @@ from __future__ import annotations
 import argparse
 import gzip
 import json
-import os
 import statistics
 from collections import defaultdict
 from itertools import islice
 from pathlib import Path
 from time import process_time, thread_time_ns
 from typing import TYPE_CHECKING, Any
-
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -17,7 +17,6 @@ Usage: python benchmarks/diffusion.py [--only methods,policies,validity] [--coun
 from __future__ import annotations
 
 import argparse
-import os
 import platform
 import sys
 from collections.abc import Callable, Iterator
@@ -27,7 +26,6 @@ from statistics import mean
 from time import perf_counter
 from typing import Any
 
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "training" / "embedded_diffusion"))
 
 import numpy as np

@@ -18,8 +18,6 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-
 import numpy as np
 
 if TYPE_CHECKING:

@@ -9,12 +9,9 @@ Usage: python benchmarks/generation.py [--max-tokens 120] [--record FILE]
 from __future__ import annotations
 
 import argparse
-import os
 import statistics
 import sys
 from pathlib import Path
-
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 PROMPT = (

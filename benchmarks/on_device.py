@@ -29,8 +29,6 @@ from threading import Thread
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final
 
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 

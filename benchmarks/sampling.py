@@ -32,8 +32,6 @@ from pathlib import Path
 from time import perf_counter, process_time
 from typing import Any, Final
 
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-
 import numpy as np
 from sampling_exact import Remembering, distance, local_distribution, log_sum, scored
 from sampling_tasks import ASKED, MYOPIC, SHARED, MyopicTask, Predicate, SharedTask

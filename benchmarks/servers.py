@@ -31,8 +31,6 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any, Final, NamedTuple
 
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-
 import httpx
 import jsonschema_rs
 from server_process import Running, free_port, running, structgen_command

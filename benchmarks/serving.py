@@ -32,15 +32,13 @@ from pathlib import Path
 from time import perf_counter, sleep
 from typing import Any, Final, NamedTuple
 
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-
 from batching import PLACES, PROMPT, SCHEMA
 
 import structgen as sg
 from structgen.models import Batch
 
 MAX_TOKENS: Final = 96
-PATIENCE: Final = 0.25
+PATIENCE: Final = 1.0
 """As the server's."""
 LONG_PROMPT: Final = 1000
 AT_ONCE_S: Final = 0.004

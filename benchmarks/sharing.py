@@ -20,8 +20,6 @@ from pathlib import Path
 from time import perf_counter, process_time
 from typing import TYPE_CHECKING, NamedTuple
 
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-
 if TYPE_CHECKING:
     from collections.abc import Sequence
 

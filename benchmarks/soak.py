@@ -30,8 +30,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-
 import soak_ledger
 from soak_ledger import curves, growth, percentile, sampled
 from soak_sources import Output, Workbench, verdict

@@ -30,7 +30,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 os.environ.setdefault("STRUCTGEN_CACHE_MB", "64")  # full early, so that later growth is none of the caches'
 
 import httpx

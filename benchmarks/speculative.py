@@ -20,7 +20,6 @@ Usage: python benchmarks/speculative.py [--max-tokens 200] [--repeats 3] [--only
 from __future__ import annotations
 
 import argparse
-import os
 import statistics
 import sys
 from collections.abc import Callable, Iterator
@@ -28,8 +27,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter
 from typing import Any, Final
-
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 from speculative_tasks import EXTRACTIONS, PROSE, edited
 

@@ -94,9 +94,11 @@ def load_model(  # noqa: PLR0913  public: each is a keyword with a default
         ModelError: the model cannot be found, fetched, checked or loaded; the message says what to do.
         VocabularyError: the bytes of its tokens are not well defined.
     """
-    # OpenMP reads this variable when torch is imported.  Waiting threads that spin make a forward pass about ten times
-    # slower when another process uses one of their cores.
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    # GNU OpenMP reads these variables when torch is imported.  A pass over one token takes twice as long with threads
+    # that sleep whenever they wait, and ten times as long with threads that spin for long, when another process uses
+    # one of their processors.
+    if "OMP_WAIT_POLICY" not in os.environ:
+        os.environ.setdefault("GOMP_SPINCOUNT", _SPINS)
     if runtime not in get_args(Runtime):
         raise ModelError(
             f"runtime={runtime!r}", "there is no such runtime", remedy=f"choose one of {', '.join(get_args(Runtime))}"
@@ -135,6 +137,8 @@ def load_model(  # noqa: PLR0913  public: each is a keyword with a default
     )
 
 
+_SPINS: Final = "3000"
+"""Turns of a loop, about a hundredth of a millisecond: longer than most of the time between two products of a pass."""
 _GPUS: Final = ("/dev/nvidiactl", "/dev/kfd")
 """What the drivers of NVIDIA's and AMD's GPUs make: looking for them takes no import of torch."""
 

@@ -10,6 +10,7 @@ that begin with the same tokens run these once.
 from __future__ import annotations
 
 import weakref
+from functools import cached_property
 from threading import Condition, Lock, get_ident
 from time import perf_counter
 from typing import TYPE_CHECKING, Self, cast, final
@@ -361,7 +362,7 @@ class BatchSession(PackedSession):
         extension = Extension(self.inner, token_ids, all_positions, tree)
         return cast("Logits", self._extend(extension, is_resident=False))
 
-    @property
+    @cached_property
     def is_resident(self) -> bool:
         """See ``ResidentSession.is_resident``, of the wrapped session."""
         return isinstance(self.inner, ResidentSession) and self.inner.is_resident
@@ -386,18 +387,18 @@ class BatchSession(PackedSession):
         """Whether ``truncate`` of the wrapped session costs nothing."""
         return bool(getattr(self.inner, "cuts_freely", True))
 
-    @property
+    @cached_property
     def can_branch(self) -> bool:
-        """See ``TreeSession.can_branch``, of the wrapped session."""
+        """See ``TreeSession.can_branch``, of the wrapped session; asked once, since a pass may have to end first."""
         with self._batch._use:
             return can_branch(self.inner)
 
     def keep(self, nodes: Sequence[int], /) -> None:
         """See ``TreeSession.keep``."""
+        if not self.can_branch:
+            raise treeless(name=self._batch.name)
         with self._batch._use:
-            if not isinstance(self.inner, TreeSession):
-                raise treeless(name=self._batch.name)
-            self.inner.keep(nodes)
+            cast("TreeSession", self.inner).keep(nodes)
 
     def truncate(self, length: int, /) -> None:
         """See ``Session.truncate``."""

@@ -165,19 +165,21 @@ class FastestThreads:
     A pass over few rows is many short products, between which all threads wait for each other.  That can take longer
     than one thread takes for all of it, above all where two processors are one core.
 
-    Numbers of threads are the largest one, its half, and so on.  A pass over 32 rows and more takes the largest.
-    Fewer rows are learnt in groups (1, 2 to 3, 4 to 7, 8 to 15, 16 to 31).  Two passes each take the number that is
-    the fastest for fewer rows, at first the largest, its neighbours, and the neighbours of the fastest until that is
-    one in between.  The shortest of the last four times of each number counts.  After 32 passes, or more where that
-    would take over 2 % of the time, a pass takes a neighbour of the fastest number: so the choice follows the load of
-    the machine.
+    Numbers of threads are the largest one, its half, and so on.  A pass over 32 rows and more takes the largest, or the
+    one that is the fastest for 16 to 31 rows.  Fewer rows are learnt in groups (1, 2 to 3, 4 to 7, 8 to 15, 16 to 31).
+    Two passes each take the number that is the fastest for fewer rows, at first the largest, its neighbours, and the
+    neighbours of the fastest until that is one in between.  The shortest of the last four times of each number counts.
+    After 32 passes, or more where that would take over 2 % of the time, a pass takes a neighbour of the fastest number:
+    so the choice follows the load of the machine.
 
     Args:
         most: the largest number.
         learns: whether other numbers are tried at all.
+        follows: whether passes over many rows take the fastest number of those over fewer.
     """
 
-    def __init__(self, most: int, *, learns: bool = True) -> None:
+    def __init__(self, most: int, *, learns: bool = True, follows: bool = False) -> None:
+        self._follows = follows
         self._numbers = [most]
         while learns and self._numbers[-1] > 1:
             self._numbers.append(self._numbers[-1] // 2)
@@ -189,8 +191,10 @@ class FastestThreads:
 
     def of(self, rows: int) -> int:
         """Return the number of threads for the next pass over so many rows."""
-        if rows >= _MANY_ROWS or len(self._numbers) == 1:
+        if len(self._numbers) == 1:
             return self._numbers[0]
+        if rows >= _MANY_ROWS:
+            return self._numbers[self._best(_MANY_ROWS.bit_length() - 1) if self._follows else 0]
         group = rows.bit_length()
         times = self._times[group]
         best = self._best(group)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from time import perf_counter
 from typing import TYPE_CHECKING, Final, final
 
@@ -19,10 +20,8 @@ __all__ = ["Schedule", "Times", "divided"]
 
 _LONGEST: Final = 2.0
 """How long a pass may take, in passes over one row of each of its sequences."""
-_LONGEST_OF_ALL: Final = 3.0
-"""The same with pieces of prompts."""
-_DELAY: Final = 2.0
-"""What the pieces of prompts may add to a pass, in times of a pass without them."""
+_DELAY: Final = 1.4
+"""What the pieces of prompts may add to a pass, in passes over one row of each sequence of the batch."""
 _RECENT: Final = 0.3
 """Weight of the last pass in the means of times."""
 
@@ -35,16 +34,16 @@ class Times:
         self.ended = 0.0
         self.last = 0.0
         self._sequences = self._rows = 0.0
-        self._plain: float | None = None  # a pass without prompts
+        self._row: float | None = None  # a pass over one row
         self._token: float | None = None  # what a token of a prompt adds
 
-    def note(self, seconds: float, *, prompt_tokens: int) -> None:
-        """Note a pass that has just ended."""
+    def note(self, seconds: float, *, prompt_tokens: int, without: float = 1.0) -> None:
+        """Note a pass that has just ended; ``without`` its prompts it takes so many passes over one row."""
         self.ended, self.last = perf_counter(), seconds
         if not prompt_tokens:
-            self._plain = _mean(self._plain, seconds)
-        elif self._plain is not None:
-            self._token = _mean(self._token, max(0.0, seconds - self._plain) / prompt_tokens)
+            self._row = _mean(self._row, seconds / without)
+        elif self._row is not None:
+            self._token = _mean(self._token, max(0.0, seconds - self._row * without) / prompt_tokens)
 
     def shared(self, rows: Sequence[int], workers: int) -> tuple[int, int]:
         """Note the rows of each request of a pass but the prompts, with so many workers.
@@ -57,16 +56,11 @@ class Times:
         others = max(0, round(self._sequences) - 1)
         return others, round(max(others, self._rows * others / (1 + others)))
 
-    @property
-    def are_known(self) -> bool:
-        """Whether there were passes without prompts, and later ones with them."""
-        return self._plain is not None and bool(self._token)
-
-    def room(self) -> int:
-        """How many tokens of prompts a pass has room for, beside other requests."""
-        if self._plain is None or not self._token:
-            return LEAST_PIECE
-        return max(LEAST_PIECE, int(_DELAY * self._plain / self._token))
+    def room(self, passes: float) -> int | None:
+        """How many tokens of prompts take as long as so many passes over one row; None: too few passes say it."""
+        if self._row is None or not self._token:
+            return None
+        return int(passes * self._row / self._token)
 
 
 def _mean(before: float | None, now: float) -> float:
@@ -111,11 +105,7 @@ class Schedule:
         rows = sum(request.rows_of(count) for request, count in pieces.items())
         room = self._pass_tokens - rows
         if self._has_patience and workers > len(prompts):  # others wait for the end of the pass
-            most = self._bound(max(1, len(short)), _LONGEST_OF_ALL)
-            if most is None or self.times.are_known:  # the table knows nothing of long contexts
-                room = min(room, self.times.room())
-            if most is not None:
-                room = min(room, max(LEAST_PIECE, most - rows))
+            room = min(room, max(LEAST_PIECE, self._prompt_tokens(rows, workers)))
         for request in prefixes.startable(prompts):
             stop = request.shared if request.shared > request.done else len(request.token_ids)
             count = min(stop - request.done, room)
@@ -124,9 +114,20 @@ class Schedule:
                 room -= count
         return pieces
 
+    def _prompt_tokens(self, rows: int, workers: int) -> int:
+        """How many tokens of prompts may be added to a pass over so many rows.
+
+        Ordinary passes are those with all workers, which those that wait with their prompts become.
+        """
+        measured = self.times.room(_DELAY * self._time(workers))
+        if measured is not None:  # the table knows nothing of long contexts
+            return measured
+        bound = self._bound(workers, 1 + _DELAY)
+        return 0 if bound is None else bound - rows
+
     def note(self, seconds: float, rows: Sequence[int], *, prompt_tokens: int, workers: int) -> None:
         """Note a pass that has just ended, with the rows of each of its requests but the prompts."""
-        self.times.note(seconds, prompt_tokens=prompt_tokens)
+        self.times.note(seconds, prompt_tokens=prompt_tokens, without=self._time(sum(rows)))
         others, theirs = self.times.shared(rows, max(1, workers))
         bound = self._bound(1 + others, _LONGEST) if others else None
         room = min(self._pass_tokens, bound or self._pass_tokens)
@@ -137,10 +138,19 @@ class Schedule:
         if not self._has_patience:
             return None
         if (sequences, longest) not in self._bounds:
-            times: PassTimes | None = getattr(self._model, "pass_times", None)
+            times = self._table
             rows = None if times is None else rows_within(times, longest * time_of(times, sequences))
             self._bounds[sequences, longest] = None if rows is None else max(sequences, rows)
         return self._bounds[sequences, longest]
+
+    def _time(self, rows: int) -> float:
+        """The time of a pass over so many rows, in passes over one; 1 where rows cost next to nothing."""
+        return 1.0 if rows < 1 or self._table is None else time_of(self._table, rows)
+
+    @cached_property
+    def _table(self) -> PassTimes | None:
+        times: PassTimes | None = getattr(self._model, "pass_times", None) if self._has_patience else None
+        return times
 
 
 def _first_come(requests: Sequence[Request], room: int) -> dict[Request, int]:

@@ -11,6 +11,7 @@ NB_MODULE(_native, m) {
   nb::set_leak_warnings(false);
 
   structgen::bind_errors(m);
+  structgen::bind_attention(m);
   structgen::bind_labels(m);
   structgen::bind_engine(m);
   structgen::bind_grammar(m);

@@ -28,8 +28,9 @@ __all__ = ["Runner", "Task"]
 
 Value = TypeVar("Value")
 
-_PATIENCE: Final = 0.25
-"""See ``Batch``: passes wait for those who are choosing a token, which takes a small part of a pass."""
+_PATIENCE: Final = 1.0
+"""See ``Batch``: a pass waits for those who are choosing a token, as long as the last pass took.  Half the sequences
+take nearly as long as all of them."""
 
 _AS_IT_IS: Final = Adjustments()
 

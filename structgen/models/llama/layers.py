@@ -14,7 +14,8 @@ import numpy as np
 import torch
 
 from structgen.errors import GenerationError
-from structgen.models.llama.attention import attend, attention
+from structgen.models.llama.attended import attend
+from structgen.models.llama.attention import attention
 from structgen.models.llama.cache import KeyValues, Link
 from structgen.models.llama.part import Part
 
@@ -102,15 +103,18 @@ class LlamaLayers(ABC):
                 f"there is no layer {layer}, or no token at {position}",
                 evidence=f"{self.layers} layers, {self.length} tokens",
             )
-        with torch.inference_mode():
+
+        def run() -> torch.Tensor:
             at = torch.full((len(states),), position, device=network.device)
             past = _StateAttention(self._cache, position, network.shape)
-            return _array(network.layer(layer, self._tensor(states), network.rotation(at), past))
+            return network.layer(layer, self._tensor(states), network.rotation(at), past)
+
+        return _array(self.model.inferred(run))
 
     def exit_logits(self, states: States, /, *, head: TrimmedHead | None = None) -> Logits:
         """See ``LayeredSession.exit_logits``."""
-        with torch.inference_mode():
-            return _array(self.model.network.logits(self._tensor(states), weights_of(head, self.model)))
+        weights = weights_of(head, self.model)
+        return _array(self.model.inferred(lambda: self.model.network.logits(self._tensor(states), weights)))
 
     def skipping(self, kept: Sequence[int], /, *, capacity: int) -> LlamaSkippingSession:
         """See ``LayeredSession.skipping``."""
@@ -139,8 +143,7 @@ class LlamaLayers(ABC):
             raise GenerationError(
                 f"model {self.model.name!r}", f"ids run from 0 to {network.shape.vocabulary - 1}", evidence=evidence
             )
-        with torch.inference_mode():
-            return ids, network.embedding(torch.tensor(ids, device=network.device))
+        return ids, self.model.inferred(lambda: network.embedding(torch.tensor(ids, device=network.device)))
 
     def _tensor(self, states: States) -> torch.Tensor:
         network = self.model.network
@@ -174,13 +177,16 @@ class LlamaSkippingSession:
         weights = weights_of(head, model)
         # A pass only reads the contents of a cache.
         part = Part(ids, cast("KeyValues", _SessionAndDraft(self._links, self._drafted)), all_positions=False)
-        with torch.inference_mode():
+
+        def run() -> torch.Tensor:
             x = network.embedding(torch.tensor(ids, device=network.device))
             rotation = network.rotation(torch.arange(part.start, part.end, device=network.device))
-            attending = attention([part], network.shape)
+            attending = attention([part], network.shape, network.dtype)
             for layer in self._layers:
                 x = network.layer(layer, x, rotation, attending)
-            logits: Logits = _array(network.logits(x[-1:], weights)[0])
+            return network.logits(x[-1:], weights)[0]
+
+        logits: Logits = _array(model.inferred(run))
         self._drafted += len(ids)
         return logits
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from functools import cached_property
+from time import perf_counter
 from typing import TYPE_CHECKING
 
 import torch
@@ -20,10 +21,11 @@ from structgen.models.pass_times import pass_times
 from structgen.models.protocol import Extension
 from structgen.models.session import PackedSession, SequenceLimits, check_kept, check_truncation
 from structgen.models.torch_logits import Residence, TorchLogits, is_resident_on
+from structgen.models.torch_passes import TorchPasses
 from structgen.travel import Live
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from tokenizers import Tokenizer
@@ -58,7 +60,9 @@ class LlamaModel(Live):
         self.is_resident = is_resident_on(device, requested=resident)
         self.residence = Residence()
         self.folder = folder
-        self.network = LlamaNetwork.load(folder, device=device, dtype=dtype, name=name)
+        # Logits are the same for every number of threads, to the last bit.
+        self.passes = TorchPasses(device, learns=True, is_checked=True)
+        self.network = self.passes.run(lambda: LlamaNetwork.load(folder, device=device, dtype=dtype, name=name))
         self.max_context: int | None = self.network.shape.max_context
         try:
             self.chat_template = (folder / "chat_template.jinja").read_text(encoding="utf-8")
@@ -86,7 +90,8 @@ class LlamaModel(Live):
             return None
         network = self.network
         kind = (network.shape, network.is_quantised, network.dtype, torch.get_num_threads())
-        return pass_times(self, ("llama", torch.__version__, torch.backends.cpu.get_cpu_capability(), *kind))
+        facts = ("llama", torch.__version__, torch.backends.cpu.get_cpu_capability(), *kind)
+        return pass_times(self, facts, clock=perf_counter)
 
     @cached_property
     def _tokenizer(self) -> Tokenizer:
@@ -163,7 +168,8 @@ class LlamaModel(Live):
             session.drop_tree()  # the pass overwrites it
         try:
             watched: dict[int, torch.Tensor | None] = {layer: None for each in sessions for layer in each.watched}
-            logits = self.network.forward(parts, watched=watched)
+            rows = sum(part.rows for part in parts)
+            logits = self.passes.run(lambda: self.network.forward(parts, watched=watched), rows=rows)
         except (RuntimeError, MemoryError) as error:  # torch reports exhausted memory as RuntimeError
             raise GenerationError(
                 f"model {self.name!r}",
@@ -177,6 +183,15 @@ class LlamaModel(Live):
             start += part.rows
             session.take(part)
         return logits
+
+    def inferred(self, work: Callable[[], torch.Tensor]) -> torch.Tensor:
+        """Return what work with the network's tensors gives, done where its passes run."""
+
+        def run() -> torch.Tensor:
+            with torch.inference_mode():
+                return work()
+
+        return self.passes.run(run)
 
     def __repr__(self) -> str:
         dtype = torch.int8 if self.network.is_quantised else self.network.dtype
@@ -227,7 +242,7 @@ class LlamaSession(LlamaLayers, PackedSession):
         """See ``TreeSession.keep``; entries are copied only if the nodes are not the first of the tree."""
         check_kept(nodes, tree=self._tree, name=self.model.name)
         self.drop_tree()  # first: an interruption may leave some entries overwritten
-        self._cache.keep(nodes)
+        self.model.passes.run(lambda: self._cache.keep(nodes))
 
     def drop_tree(self) -> None:
         """Drop the tree of the last pass."""
@@ -258,7 +273,7 @@ class LlamaSession(LlamaLayers, PackedSession):
         """See ``Session.fork``; O(1), the cache is shared."""
         self.drop_tree()
         copy = LlamaSession(self.model)
-        copy._cache = self._cache.fork()
+        copy._cache = self.model.passes.run(self._cache.fork)
         return copy
 
     def close(self) -> None:

@@ -25,6 +25,7 @@ from safetensors import SafetensorError, safe_open
 from structgen.errors import ModelError
 from structgen.models.llama.attention import attention
 from structgen.models.products import FloatMatrices, Int8Matrices, check_int8, matrix_product
+from structgen.models.torch_passes import check_awaited
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -211,8 +212,9 @@ class LlamaNetwork:
             positions = torch.tensor([at for part in parts for at in part.positions], device=self.device)
             x = self._embedded(parts)
             rotation = self.rotation(positions)
-            attending = attention(parts, shape)
+            attending = attention(parts, shape, self.dtype)
             for index in range(shape.layers):
+                check_awaited()
                 if watched and index in watched:
                     watched[index] = x
                 x = self.layer(index, x, rotation, attending)

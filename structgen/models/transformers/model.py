@@ -22,6 +22,7 @@ from structgen.models.pass_times import pass_times
 from structgen.models.protocol.tree import TokenTree
 from structgen.models.session import SequenceLimits, check_kept, check_truncation, treeless
 from structgen.models.torch_logits import Residence, TorchLogits, is_resident_on
+from structgen.models.torch_passes import TorchPasses
 from structgen.travel import Live
 
 if TYPE_CHECKING:
@@ -196,6 +197,8 @@ class TransformersModel(Live):
         self.vocabulary = Vocabulary.load(tokenizer, size=self._head_width(), eos=self._end_ids())
         self.is_resident = is_resident_on(model.device, requested=resident)
         self.residence = Residence()
+        # MKL's sums depend on the number of threads.
+        self._passes = TorchPasses(model.device, learns=False, is_checked=False)
 
     def _head_width(self) -> int:
         return head_width(self.model) or int(self.model.config.get_text_config(decoder=True).vocab_size)
@@ -271,18 +274,22 @@ class TransformersModel(Live):
             token_ids = [*token_ids, *tree.token_ids]
         if self._is_compiled:
             torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
-        with torch.inference_mode():
-            output = self.model(
-                input_ids=torch.tensor([token_ids], device=self.model.get_input_embeddings().weight.device),
-                use_cache=True,
-                return_dict=True,
-                **extra,
-            )
-            # A copy: a view would keep all logits in memory, and a compiled model may reuse that memory.
-            logits: torch.Tensor = output.logits[0, -positions:].clone()
-            if self._is_compiled:
-                own_entries(cache)
-        return logits
+
+        def forward() -> torch.Tensor:
+            with torch.inference_mode():
+                output = self.model(
+                    input_ids=torch.tensor([token_ids], device=self.model.get_input_embeddings().weight.device),
+                    use_cache=True,
+                    return_dict=True,
+                    **extra,
+                )
+                # A copy: a view would keep all logits in memory, and a compiled model may reuse that memory.
+                logits: torch.Tensor = output.logits[0, -positions:].clone()
+                if self._is_compiled:
+                    own_entries(cache)
+                return logits
+
+        return forward() if self._is_compiled else self._passes.run(forward, rows=len(token_ids))
 
     def __repr__(self) -> str:
         return f"<TransformersModel {self.name}, {self.model.dtype} on {self.model.device}>"

@@ -108,23 +108,25 @@ def tiny_folder(tmp_path_factory: pytest.TempPathFactory, byte_tokenizer: Any, t
     return folder
 
 
-@pytest.fixture(params=["all shared", "all padded", "all apart", "in float32", "as it is"])
+@pytest.fixture(params=["natively", "all shared", "all padded", "all apart", "in float32", "as it is"])
 def ways(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """The same sums in other ways: the result must not depend on which is fastest."""
-    from structgen.models.llama import attention as llama_attention, cache as llama_cache
+    from structgen.models.llama import attended, attention as llama_attention, cache as llama_cache
 
     way: str = request.param
     if way != "as it is":
         monkeypatch.setattr(llama_cache, "_COPIED", 2)
         monkeypatch.setattr(llama_cache, "_FIRST_CAPACITY", 1)
         monkeypatch.setattr(llama_attention, "_WORTHWHILE", 10**9 if way == "all apart" else 2)
+        monkeypatch.setattr(llama_attention, "_WORTHWHILE_NATIVELY", 2)
+        monkeypatch.setattr(llama_attention, "_NATIVE_ROWS", 3 if way == "natively" else 0)
         monkeypatch.setattr(llama_attention, "_SHORT", 10**9 if way == "all padded" else 3)
     if way == "in float32":
 
         def attend(queries: Any, keys: Any, values: Any, bias: Any) -> Any:
-            return llama_attention._attend_plainly(queries.float(), keys.float(), values.float(), bias)
+            return attended.attend_plainly(queries.float(), keys.float(), values.float(), bias)
 
-        monkeypatch.setattr(llama_attention, "attend", attend)
+        monkeypatch.setattr(attended, "attend", attend)
     return way
 
 

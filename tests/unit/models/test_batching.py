@@ -17,7 +17,6 @@ from structgen.engine import Vocabulary, compile
 from structgen.errors import GenerationError
 from structgen.frontends.json_schema import json_schema
 from structgen.models import Batch, HashModel, LanguageModel, PackedModel, Session
-from structgen.models.batch_requests import LEAST_PIECE
 from structgen.models.batching import Worker
 from structgen.models.protocol import Extension, Logits, ResidentSession, TreeSession
 from structgen.models.protocol.tree import TokenTree
@@ -422,15 +421,16 @@ def test_with_patience_the_model_does_not_wait_for_who_is_away() -> None:
 
 
 def test_with_patience_pieces_follow_the_times_of_passes() -> None:
-    """They add about two passes without prompts."""
+    """What a token of a prompt adds is told apart from what the rows beside it take."""
     times = Times()
-    assert times.room() == LEAST_PIECE
-    for _ in range(30):
-        times.note(0.1, prompt_tokens=0)
-        times.note(0.1 + 0.002 * 40, prompt_tokens=40)
-    assert times.room() == pytest.approx(2 * 0.1 / 0.002, abs=1)
+    assert times.room(2) is None
+    for rows in (1, 8) * 15:
+        without = 1 + 0.1 * (rows - 1)
+        times.note(0.1 * without, prompt_tokens=0, without=without)
+        times.note(0.1 * without + 0.002 * 40, prompt_tokens=40, without=without)
+    assert times.room(2) == pytest.approx(2 * 0.1 / 0.002, abs=1)
     times.note(0.1, prompt_tokens=10)
-    assert times.room() > 100
+    assert times.room(2) > 100  # type: ignore[operator]
 
 
 def test_a_pass_that_fails_fails_only_who_is_at_fault() -> None:

@@ -135,17 +135,20 @@ def test_a_missing_package_says_how_to_get_it(tmp_path: Path, monkeypatch: pytes
     assert caught.value.subject == f"package {missing!r}"
 
 
-@pytest.mark.parametrize(("chosen", "found"), [(None, "PASSIVE"), ("ACTIVE", "ACTIVE")])
-def test_threads_wait_passively_unless_told(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, chosen: str | None, found: str
+@pytest.mark.parametrize("policy", [None, "PASSIVE"])
+@pytest.mark.parametrize("spins", [None, "7"])
+def test_threads_spin_shortly_unless_told(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, policy: str | None, spins: str | None
 ) -> None:
-    """OpenMP is told not to spin, and a value of the user stays."""
-    monkeypatch.setenv("OMP_WAIT_POLICY", chosen or "")
-    if chosen is None:
-        monkeypatch.delenv("OMP_WAIT_POLICY")
+    """OpenMP is told how long, and what the user has set stays."""
+    for name, value in (("OMP_WAIT_POLICY", policy), ("GOMP_SPINCOUNT", spins)):
+        monkeypatch.setenv(name, value or "")
+        if value is None:
+            monkeypatch.delenv(name)
     with pytest.raises(ModelError):
         load_model(tmp_path / "none")
-    assert os.environ["OMP_WAIT_POLICY"] == found
+    assert os.environ.get("OMP_WAIT_POLICY") == policy
+    assert os.environ.get("GOMP_SPINCOUNT") == (spins if policy or spins else "3000")
 
 
 def test_unknown_models_are_refused_before_torch_is_imported(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -156,12 +156,16 @@ def test_the_number_of_threads_follows_the_machine() -> None:
 
 
 def test_numbers_of_rows_have_their_own_threads() -> None:
-    """Many rows take all threads, and are not learnt; nor is anything without alternatives."""
+    """Many rows take all threads, or those of fewer, and are not learnt; nor is anything without alternatives."""
     chosen = FastestThreads(2)
     passes(chosen, {2: 2.0, 1: 1.0}, 10)
     assert [chosen.of(rows) for rows in (1, 8, 32, 512)] == [1, 1, 2, 2]
     assert set(passes(chosen, {2: 2.0, 1: 1.0}, 10, rows=32)) == {2}
     assert set(passes(FastestThreads(6, learns=False), {6: 1.0}, 10)) == {6}
+    following = FastestThreads(2, follows=True)
+    assert following.of(512) == 2
+    passes(following, {2: 2.0, 1: 1.0}, 10)
+    assert following.of(512) == 1
     assert set(passes(FastestThreads(1), {1: 1.0}, 10)) == {1}
 
 

@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
 import pytest
 
 from structgen.engine import Vocabulary
@@ -172,8 +171,8 @@ def request(order: int, tokens: int, tree: TokenTree | None = None, arrived: int
     return made
 
 
-def test_prompts_fill_a_pass_to_three_times_its_time() -> None:
-    """Beside two sequences that write."""
+def test_prompts_fill_a_pass_to_some_times_that_of_all_workers() -> None:
+    """Beside two sequences that write, as long as no passes with and without prompts were measured."""
 
     def writer(session: Any) -> None:
         for token in range(6):
@@ -183,8 +182,9 @@ def test_prompts_fill_a_pass_to_three_times_its_time() -> None:
     with Batch(model, patience=50.0) as batch:
         prompt = list(range(100))
         together(batch, model, [writer, writer, *[lambda session: session.extend(prompt)] * 2])
-    most = rows_within(TIMES, 3 * time_of(TIMES, 2))
-    assert max(sum(rows) for rows in model.passes if rows[:2] == [1, 1]) == most > 20
+    most = rows_within(TIMES, 2.4 * time_of(TIMES, 4))
+    first = next(rows for rows in model.passes if rows[:2] == [1, 1])
+    assert sum(first) == most > 20
 
 
 def test_rows_are_divided_fairly() -> None:
@@ -209,4 +209,3 @@ def test_company_follows_the_passes() -> None:
     assert (others, rows) == (15, 45)
     assert times.shared([2, 4], 2) == (1, pytest.approx(18, abs=1))
     assert times.shared([2], 1) == (0, 0)
-    assert np.isfinite(times.room())

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from structgen.models.llama import attention as llama_attention, cache as llama_cache
+from structgen.models.llama import attended, attention as llama_attention, cache as llama_cache
 from structgen.models.llama.cache import Segment
 from structgen.models.llama.model import LlamaModel, LlamaSession
 from structgen.models.protocol import Extension
@@ -121,6 +121,8 @@ def test_answers_depend_on_the_tokens_alone(tiny_folder: Path, steps: list[tuple
         patch.setattr(llama_cache, "_COPIED", 2)
         patch.setattr(llama_cache, "_FIRST_CAPACITY", 1)
         patch.setattr(llama_attention, "_WORTHWHILE", 4)
+        patch.setattr(llama_attention, "_WORTHWHILE_NATIVELY", 4)
+        patch.setattr(llama_attention, "_NATIVE_ROWS", 2)
         patch.setattr(llama_attention, "_SHORT", 5)
         follow(MODELS.setdefault(tiny_folder, load(tiny_folder)), steps, most=5)
 
@@ -334,11 +336,11 @@ def test_attention_tells_its_sums(hidden: bool) -> None:
     """The kernel and the sums in float32 agree with the definition in float64."""
     random = torch.Generator().manual_seed(5)
     queries, keys, values = (10 * torch.randn(3, count, 16, generator=random) for count in (7, 40, 40))
-    bias = llama_attention._bias([1, 2, 3, 10, 20, 39, 40], 40, torch.device("cpu")) if hidden else None
+    bias = attended.bias_of([1, 2, 3, 10, 20, 39, 40], 40, torch.device("cpu")) if hidden else None
     scores = (queries.double() / 4) @ keys.double().transpose(1, 2)
     scores = scores if bias is None else scores + bias.double()
     expected, log_sums = scores.softmax(-1) @ values.double(), scores.logsumexp(-1)
-    for way in (llama_attention.attend, llama_attention._attend_plainly):
+    for way in (attended.attend, attended.attend_plainly):
         found, found_log_sums = way(queries, keys, values, bias)
         torch.testing.assert_close(found.double(), expected, atol=1e-3, rtol=1e-4)
         torch.testing.assert_close(found_log_sums.double(), log_sums, atol=1e-3, rtol=1e-5)

@@ -58,6 +58,8 @@ def test_answers_depend_on_the_tokens_alone(model: LlamaModel, steps: list[tuple
         patch.setattr(llama_cache, "_COPIED", 2)
         patch.setattr(llama_cache, "_FIRST_CAPACITY", 1)
         patch.setattr(llama_attention, "_WORTHWHILE", 4)
+        patch.setattr(llama_attention, "_WORTHWHILE_NATIVELY", 4)
+        patch.setattr(llama_attention, "_NATIVE_ROWS", 2)
         patch.setattr(llama_attention, "_SHORT", 5)
         Lives(model, most=5, tolerance=TOLERANCE, tokens=264).follow(steps)
 

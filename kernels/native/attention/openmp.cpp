@@ -1,0 +1,59 @@
+#include "attention/openmp.h"
+
+#include <algorithm>
+#include <exception>
+#include <mutex>
+
+#if defined(__linux__)
+#include <dlfcn.h>
+#endif
+
+namespace structgen {
+
+namespace {
+
+using Parallel = void (*)(void (*)(void*), void*, unsigned, unsigned);
+
+struct Library {
+  Parallel parallel = nullptr;
+  int (*threads)() = nullptr;
+};
+
+// Only one that is there already: a second library would have threads of its own.
+Library found() {
+  Library library;
+#if defined(__linux__)
+  if (void* handle = dlopen("libgomp.so.1", RTLD_NOLOAD | RTLD_LAZY)) {
+    library.parallel = reinterpret_cast<Parallel>(dlsym(handle, "GOMP_parallel"));
+    library.threads = reinterpret_cast<int (*)()>(dlsym(handle, "omp_get_max_threads"));
+  }
+#endif
+  return library;
+}
+
+}  // namespace
+
+void with_openmp_threads(size_t tasks, const std::function<void(std::atomic<size_t>&)>& work) {
+  static const Library library = found();
+  std::atomic<size_t> next{0};
+  if (!library.parallel || !library.threads || tasks < 2 || library.threads() < 2) return work(next);
+  struct Shared {
+    const std::function<void(std::atomic<size_t>&)>& work;
+    std::atomic<size_t>& next;
+    std::mutex mutex;
+    std::exception_ptr first;
+  } shared{work, next, {}, {}};
+  const auto one = [](void* data) {
+    auto& all = *static_cast<Shared*>(data);
+    try {
+      all.work(all.next);
+    } catch (...) {
+      const std::lock_guard lock(all.mutex);
+      all.first = std::current_exception();
+    }
+  };
+  library.parallel(one, &shared, static_cast<unsigned>(std::min<size_t>(tasks, static_cast<size_t>(library.threads()))), 0);
+  if (shared.first) std::rethrow_exception(shared.first);
+}
+
+}  // namespace structgen
