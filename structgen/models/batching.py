@@ -121,8 +121,12 @@ class Batch(Live):
 
     @property
     def company(self) -> Company:
-        """What a sequence of a worker shares the next pass with, by the passes so far; never waits for a pass."""
-        return self._schedule.company
+        """What a sequence of a worker shares the next pass with; never waits for a pass.
+
+        These are the workers that asked for the last pass, and those that have not asked yet.
+        """
+        present = sum(worker.is_awaited or not worker.has_asked for worker in tuple(self._workers))
+        return self._schedule.company(present - 1)
 
     def worker(self) -> Worker:
         """Return a new worker.  Without patience, every pass waits for it until it leaves.
@@ -214,7 +218,7 @@ class Batch(Live):
         """Run passes, or wait for other workers to run them, until the request is answered."""
         try:
             with self._changed:
-                worker.is_awaited = True
+                worker.is_awaited = worker.has_asked = True
                 request.arrived = self._passes
                 self._waiting.append(request)
             while not request.is_answered:
@@ -265,7 +269,8 @@ class Batch(Live):
             finally:  # after an interruption, requests without a result leave their sessions as they were
                 for request in pieces:
                     request.undo_unfinished()
-            self._schedule.note(perf_counter() - began, rows, prompt_tokens=prompt_tokens, workers=len(self._workers))
+            seconds, workers = perf_counter() - began, len(self._workers)
+            self._schedule.note(seconds, rows, prompt_tokens=prompt_tokens, waiting=len(waiting), workers=workers)
             for request in pieces:
                 if 0 < request.done == request.shared and not request.is_answered:
                     self._prefixes.add(request.token_ids[: request.done], request.session.inner)
@@ -321,6 +326,7 @@ class Worker:
         self.order = order
         self.thread: int | None = None
         self.is_awaited = True
+        self.has_asked = False
 
     def __enter__(self) -> Self:
         self._batch._bind(self)

@@ -33,7 +33,8 @@ class Times:
     def __init__(self) -> None:
         self.ended = 0.0
         self.last = 0.0
-        self._sequences = self._rows = 0.0
+        self.rows = 1.0  # of a sequence that is no prompt
+        self._sequences = 0.0
         self._row: float | None = None  # a pass over one row
         self._token: float | None = None  # what a token of a prompt adds
 
@@ -45,16 +46,16 @@ class Times:
         elif self._row is not None:
             self._token = _mean(self._token, max(0.0, seconds - self._row * without) / prompt_tokens)
 
-    def shared(self, rows: Sequence[int], workers: int) -> tuple[int, int]:
-        """Note the rows of each request of a pass but the prompts, with so many workers.
+    def shared(self, rows: Sequence[int], *, waiting: int, workers: int) -> int:
+        """Note the rows of each request of a pass but the prompts.
 
-        Return how many other sequences a sequence shares a pass with, and their rows: means of the last passes.
+        Return how many other sequences a sequence shares a pass with: as many as are ``waiting``, or a mean of the last
+        passes if that is more, since some of the ``workers`` may just have missed the pass.
         """
         if rows:
             self._sequences = min(_mean(self._sequences or None, len(rows)), float(workers))
-            self._rows = _mean(self._rows or None, sum(rows))
-        others = max(0, round(self._sequences) - 1)
-        return others, round(max(others, self._rows * others / (1 + others)))
+            self.rows = max(1.0, _mean(self.rows, sum(rows) / len(rows)))
+        return max(0, round(max(self._sequences, waiting)) - 1)
 
     def room(self, passes: float) -> int | None:
         """How many tokens of prompts take as long as so many passes over one row; None: too few passes say it."""
@@ -79,7 +80,7 @@ class Schedule:
 
     def __init__(self, model: LanguageModel, pass_tokens: int, *, has_patience: bool) -> None:
         self.times = Times()
-        self.company = Company(0, 0, pass_tokens)
+        self._others = 0
         self._model = model
         self._pass_tokens = pass_tokens
         self._has_patience = has_patience
@@ -100,7 +101,7 @@ class Schedule:
         prompts = [request for request in ordered if request.is_prompt]
         short = [request for request in ordered if not request.is_prompt]
         room = self._pass_tokens - (min(LEAST_PIECE, self._pass_tokens // 2) if prompts else 0)
-        bound = self._bound(len(short), _LONGEST) if len(short) > 1 else None
+        bound = self._bound(len(waiting), _LONGEST) if len(short) > 1 else None
         pieces = _first_come(short, room) if bound is None else divided(short, min(bound, room), passes - 2)
         rows = sum(request.rows_of(count) for request, count in pieces.items())
         room = self._pass_tokens - rows
@@ -125,13 +126,21 @@ class Schedule:
         bound = self._bound(workers, 1 + _DELAY)
         return 0 if bound is None else bound - rows
 
-    def note(self, seconds: float, rows: Sequence[int], *, prompt_tokens: int, workers: int) -> None:
-        """Note a pass that has just ended, with the rows of each of its requests but the prompts."""
+    def note(self, seconds: float, rows: Sequence[int], *, prompt_tokens: int, waiting: int, workers: int) -> None:
+        """Note a pass that has just ended, with the rows of each of its requests but the prompts.
+
+        ``waiting`` requests waited for it; not all need have been in it.
+        """
         self.times.note(seconds, prompt_tokens=prompt_tokens, without=self._time(sum(rows)))
-        others, theirs = self.times.shared(rows, max(1, workers))
+        self._others = self.times.shared(rows, waiting=waiting, workers=max(1, workers))
+
+    def company(self, others: int) -> Company:
+        """What a sequence shares the next pass with: at least so many others, or more by the last passes."""
+        others = max(others, self._others)
+        theirs = round(others * self.times.rows)
         bound = self._bound(1 + others, _LONGEST) if others else None
         room = min(self._pass_tokens, bound or self._pass_tokens)
-        self.company = Company(others, theirs, max(room - theirs, room // (1 + others), 1))
+        return Company(others, theirs, max(room - theirs, room // (1 + others), 1))
 
     def _bound(self, sequences: int, longest: float) -> int | None:
         """Rows of a pass that takes ``longest`` times as long as with one row of each of its sequences; None: any."""

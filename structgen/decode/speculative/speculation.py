@@ -130,10 +130,11 @@ _STREAM: Final = 1
 _MAX_SAMPLED: Final = 16
 _PENDING: Final = 64
 """A prompt has more rows; the cost of one more row hardly changes beyond this."""
-_ASKING: Final = 0.1
-"""The time that drafting takes, in passes over one row: 2 ms, where the fastest passes on a CPU take 10 to 20."""
+_ASKING: Final = 0.15
+"""The time that drafting takes, in passes over one row: 3 ms, where a pass of the embedded model takes 18."""
 _VAIN: Final = 4
 _LONGEST_REST: Final = 3
+_DOUBT: Final = _VAIN * _LONGEST_REST
 _BITS: Final = np.array([byte.bit_count() for byte in range(256)], dtype=np.uint32)
 
 
@@ -215,6 +216,7 @@ class SpeculationRounds:
         self._is_own = speculation.cost != "assumed"  # then the caller knows better
         self._rests = None if self._is_own or cost is None else _Rests()
         self._is_asked = False  # whether the drafter knows of the next pass
+        self._asking = _ASKING  # the time of drafting, in passes
         self.counts = DraftCounts()
         self._runs_all = cost is None
         self._alone = self._cost = cost or CostModel.assumed(context.model)
@@ -233,13 +235,17 @@ class SpeculationRounds:
         self._pending = len(context.unseen)
         company = company_of(context.model)
         self._cost = self._alone.beside(company)  # the others come and go
+        # The pass of all begins when the last one has drafted, since their threads run in turn.
+        sequences = 1 + company.others
+        self._asking = _ASKING * sequences / self._alone.relative(sequences)
         budget = min(self._speculation.budget, company.room - 1)
         # No second token fits, or drafts would cost more.
         if min(remaining - 1, budget) < 1 or not context.looks_ahead or not self._may_pay(budget):
             return
         began = perf_counter()
         kind = position_kind(mask)
-        self._is_asked = self._rests is None or not self._rests.skip(kind)
+        is_doubtful = not self._cost.pays(budget, self._asking)
+        self._is_asked = self._rests is None or not self._rests.skip(kind, is_doubtful=is_doubtful)
         if not self._is_asked:
             return
         if self._drafting is None:
@@ -261,7 +267,7 @@ class SpeculationRounds:
             self.tree = tree
             self.has_sampled = bool(tree.sampled)
         if self._rests is not None:
-            self._rests.note(kind, pays=len(tree) > 0 and self._saves(tree, pending))
+            self._rests.note(kind, pays=len(tree) > 0 and self._saves(tree, pending), is_doubtful=is_doubtful)
         self.counts.seconds += perf_counter() - began
 
     def _may_pay(self, budget: int) -> bool:
@@ -270,7 +276,7 @@ class SpeculationRounds:
 
     def _saves(self, tree: DraftTree, pending: int) -> bool:
         """Whether running a tree is expected to save more than asking for it takes."""
-        return self._runs_all or expected_saving(tree, self._cost, pending=pending) > _ASKING
+        return self._runs_all or expected_saving(tree, self._cost, pending=pending) > self._asking
 
     def observe(self, context: Context, row: LogitsRow, seconds: float) -> None:
         """Learn from a forward pass of ``seconds``, which returned ``row`` for the next token."""
@@ -334,23 +340,29 @@ class _Rests:
     """Which passes a drafter is not asked for, where nothing that it drafts pays.
 
     After four passes of one kind of position without draft tokens that pay for the asking, one pass of two is skipped,
-    after eight three of four, and so on up to seven of eight.  Draft tokens that pay end it.  Passes are counted and
-    not timed, so a run can be repeated.
+    after eight three of four, and so on up to seven of eight.  Draft tokens that pay end it.  Where the usual draft
+    tokens do not pay, seven of eight are skipped from the start.  Passes are counted and not timed, so a run can be
+    repeated.
     """
 
     def __init__(self) -> None:
         self._of: dict[int, tuple[int, int]] = {}  # by kind: passes in vain, and how many are to be skipped
 
-    def skip(self, kind: int) -> bool:
+    def skip(self, kind: int, *, is_doubtful: bool) -> bool:
         """Whether to skip the next pass."""
-        vain, left = self._of.get(kind, (0, 0))
+        vain, left = self._of.get(kind, (0, _rest(_DOUBT) if is_doubtful else 0))
         self._of[kind] = vain, max(left - 1, 0)
         return left > 0
 
-    def note(self, kind: int, *, pays: bool) -> None:
+    def note(self, kind: int, *, pays: bool, is_doubtful: bool) -> None:
         """Note whether asking for a pass at this kind of position was worth its time."""
-        vain = 0 if pays else self._of.get(kind, (0, 0))[0] + 1
-        self._of[kind] = vain, (1 << min(vain // _VAIN, _LONGEST_REST)) - 1
+        vain = 0 if pays else max(self._of.get(kind, (0, 0))[0] + 1, _DOUBT if is_doubtful else 0)
+        self._of[kind] = vain, _rest(vain)
+
+
+def _rest(vain: int) -> int:
+    """How many passes are skipped after so many in vain."""
+    return (1 << min(vain // _VAIN, _LONGEST_REST)) - 1
 
 
 def position_kind(mask: NDArray[np.int32]) -> int:

@@ -200,12 +200,27 @@ def test_rows_are_divided_fairly() -> None:
 
 
 def test_company_follows_the_passes() -> None:
-    """Means of the last passes, of no more sequences than there are workers."""
+    """Who waits, or means of the last passes, of no more sequences than there are workers."""
     times = Times()
-    assert times.shared([], 16) == (0, 0)
-    assert times.shared([3], 16) == (0, 0)
+    assert times.shared([], waiting=0, workers=16) == 0
+    assert times.shared([3], waiting=1, workers=16) == 0
+    assert times.shared([3], waiting=9, workers=16) == 8
     for _ in range(30):
-        others, rows = times.shared([2, 4] * 8, 16)
-    assert (others, rows) == (15, 45)
-    assert times.shared([2, 4], 2) == (1, pytest.approx(18, abs=1))
-    assert times.shared([2], 1) == (0, 0)
+        assert times.shared([2, 4] * 8, waiting=16, workers=16) == 15
+    assert times.rows == pytest.approx(3, abs=0.01)
+    assert times.shared([2, 4], waiting=2, workers=16) > 8
+    assert times.shared([2, 4], waiting=2, workers=2) == 1
+    assert times.shared([2], waiting=1, workers=1) == 0
+
+
+def test_company_are_those_who_will_ask() -> None:
+    """New workers, and those of the last pass; nobody who missed it."""
+    with Batch(Counted(), patience=0.0) as batch:
+        workers = [batch.worker() for _ in range(3)]
+        assert batch.company.others == 2
+        with workers[0]:
+            batch.start().extend([1])
+            assert batch.company.others == 2
+        workers[1].leave()
+        assert batch.company.others == 0
+        workers[2].leave()

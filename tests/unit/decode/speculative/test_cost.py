@@ -208,7 +208,7 @@ class Shared(HashModel):
 )
 def test_who_shares_the_passes_is_read_before_each(company: Company, *, pays: bool) -> None:
     """A draft token that pays alone is left out as soon as it would make the pass longer for many."""
-    drafter = Asked(tree=DraftTree.chain((98,), 0.6))
+    drafter = Asked(tree=DraftTree.chain((98,), 0.95))
     model = Shared(12, company)
     result = sg.generate(model, "a", sg.regex("[ab]{64}"), drafter=Speculation(drafter, cost="assumed"))
     drafts = result.stats.drafts
