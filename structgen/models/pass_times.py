@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import platform
 from collections import deque
@@ -222,7 +223,8 @@ class FastestThreads:
             at = self._numbers.index(threads)
             self._passes[group] += 1
             self._tried[group][at] = self._passes[group]
-            self._times[group][at].append(max(seconds, 1e-9))
+            # More rows of a group take longer, by less than in proportion.
+            self._times[group][at].append(max(seconds, 1e-9) / math.sqrt(rows))
 
 
 def _parsed(text: str) -> PassTimes:
