@@ -21,6 +21,7 @@ from structgen.decode.diffusion.canvas_run import CanvasRun
 from structgen.decode.diffusion.commit_policy import CommitPolicy, Filling, Static
 from structgen.decode.diffusion.mean_field import FREE
 from structgen.decode.diffusion.posterior import CanvasSampler, Dingo
+from structgen.decode.step.background import Returning
 from structgen.decode.step.result import Result, Seconds, Stats, Step
 from structgen.errors import GenerationError
 from structgen.grammar.limits import counted
@@ -124,12 +125,10 @@ def fill_canvas(  # noqa: PLR0913  as generate: each of them is a keyword with a
         seed=seed,
         stream=stream,
     )
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            result: Result = end.value
-            return result
+    with Returning(steps) as run:
+        for _ in run:
+            pass
+    return run.value
 
 
 def fill_steps(  # noqa: PLR0913  as fill_canvas

@@ -1,4 +1,4 @@
-"""Work that a coroutine awaits: it runs in a thread, and stops before its next forward pass once it is cancelled.
+"""Generators that do work: run in a thread for a coroutine that may be cancelled, or asked for what they return.
 
 ``streamed`` is the thread of ``Program.astream``, and ``with_aio`` gives functions such as ``generate`` their
 ``aio``.  The work runs in a copy of the caller's context, so tools find the coroutine's loop in ``waiter``.
@@ -13,15 +13,16 @@ from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ParamSpec, Protocol, TypeVar, cast, final
+from typing import TYPE_CHECKING, Generic, ParamSpec, Protocol, Self, TypeVar, cast, final
 
 if TYPE_CHECKING:
     import asyncio
 
-__all__ = ["Stopped", "Waiter", "WithAio", "check_stopped", "streamed", "waiter", "with_aio"]
+__all__ = ["Returning", "Stopped", "Waiter", "WithAio", "check_stopped", "streamed", "waiter", "with_aio"]
 
 Parameters = ParamSpec("Parameters")
 Item = TypeVar("Item")
+Returned = TypeVar("Returned")
 Value_co = TypeVar("Value_co", covariant=True)
 
 
@@ -60,6 +61,29 @@ def check_stopped() -> None:
     waiting = _waiter.get()
     if waiting is not None and waiting.stopped.is_set():
         raise Stopped
+
+
+@final
+class Returning(Generic[Item, Returned]):
+    """A generator that is iterated over in a ``with`` block, which closes it, and then asked for its ``value``.
+
+    Attributes:
+        value: what the generator has returned; there is none before its end.
+    """
+
+    value: Returned
+
+    def __init__(self, items: Generator[Item, None, Returned]) -> None:
+        self._items = items
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __iter__(self) -> Generator[Item, None, None]:
+        self.value = yield from self._items
+
+    def __exit__(self, *_: object) -> None:
+        self._items.close()
 
 
 async def streamed(items: Generator[Item, None, None]) -> AsyncGenerator[Item, None]:

@@ -189,7 +189,7 @@ def pointer_at_end(prefix: bytes) -> str:
     >>> pointer_at_end(b'{"tags": ["a", {"b')
     '/tags/1'
     """
-    from structgen.frontends.json_schema.source.location import escaped
+    from structgen.frontends.json_schema.source.location import plain_pointer
 
     open_containers: list[str | int | None] = []  # name of a member (None before it), or index of an item
     for match in _TOKEN.finditer(prefix):
@@ -203,7 +203,7 @@ def pointer_at_end(prefix: bytes) -> str:
             open_containers[-1] = last + 1 if isinstance(last, int) else None
         elif match[1] and open_containers and open_containers[-1] is None:
             open_containers[-1] = json.loads(mark)
-    return "".join(f"/{escaped(step)}" for step in open_containers if step is not None)
+    return plain_pointer(step for step in open_containers if step is not None)
 
 
 _CONTEXT_BYTES: Final = 4_096

@@ -10,6 +10,7 @@ import time
 from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING, Any, Final, Literal, final
 
+from structgen.decode.step.background import Returning
 from structgen.errors import GenerationError, ModelError, ProgramError, StructgenError, install
 from structgen.integrations.openai_server.dialects import (
     DIALECTS,
@@ -375,18 +376,10 @@ class OpenAIServer(Live):
 
 def _without_wrapper(pieces: Generator[str, None, Ending], answer: Answer) -> Generator[str, None, Ending]:
     """The answer that comes as a property, once it is complete; what is no such object stays as it is."""
-    text = ""
-    ending: Ending | None = None
-    try:
-        while ending is None:
-            try:
-                text += next(pieces)
-            except StopIteration as stop:
-                ending = stop.value
-    finally:
-        pieces.close()
+    with Returning(pieces) as received:
+        text = "".join(received)
     yield _inner(text, answer)
-    return ending
+    return received.value
 
 
 def _inner(text: str, answer: Answer) -> str:

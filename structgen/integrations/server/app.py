@@ -1,24 +1,28 @@
-"""The Starlette application: routes, keys, sizes, and errors in OpenAI's shape."""
+"""The Starlette application: routes, keys, sizes, errors in OpenAI's shape, and a page to try it."""
 
 from __future__ import annotations
 
 import asyncio
+import base64
+import hashlib
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
+from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Final
 
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
 from structgen.errors import StructgenError
 from structgen.integrations.server import chat, completions, language, responses
 from structgen.integrations.server.metrics import Observed, record
-from structgen.integrations.server.page import page
 from structgen.integrations.server.protocol import APIError, api_error
 from structgen.integrations.server.reading import check_key, json_body, unless_gone
 from structgen.log import logger
@@ -99,7 +103,7 @@ def application(
         Route("/v1/structgen/match", post(language.match), methods=["POST"]),
         Route("/v1/structgen/explain", post(language.explain), methods=["POST"]),
         Route("/v1/structgen/sample", post(language.sample), methods=["POST"]),
-        Route("/", get(lambda _: page())),
+        Route("/", get(lambda _: _page())),
         Route("/metrics", get(lambda _: service.metrics.response(service.runner))),
     ]
     paths = {route.path for route in routes}
@@ -173,3 +177,36 @@ def _cross_origin(origins: Sequence[str]) -> Middleware:
         allow_headers=["*"],
         expose_headers=["structgen-enforced", "structgen-ignored"],
     )
+
+
+def _page() -> Response:
+    """A page to try the server in a browser: one file without any resource from elsewhere."""
+    text, policy = _page_text()
+    headers = {
+        "Content-Security-Policy": policy,
+        "X-Content-Type-Options": "nosniff",
+        "Referrer-Policy": "no-referrer",
+        "Cache-Control": "no-cache",
+    }
+    return HTMLResponse(text, headers=headers)
+
+
+@cache
+def _page_text() -> tuple[str, str]:
+    """The text of the page, and a policy: its own script and style by their hashes, and requests to this server."""
+    text = files(__package__).joinpath("page.html").read_text("utf-8")
+    policy = [
+        "default-src 'none'",
+        "connect-src 'self'",
+        "img-src data:",  # the icon, which is empty
+        *(f"{name}-src {_hash(text, name)}" for name in ("script", "style")),
+        "base-uri 'none'",
+        "form-action 'none'",
+        "frame-ancestors 'none'",
+    ]
+    return text, "; ".join(policy)
+
+
+def _hash(text: str, element: str) -> str:
+    (content,) = re.findall(rf"<{element}>(.*?)</{element}>", text, re.DOTALL)
+    return f"'sha256-{base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()}'"

@@ -14,13 +14,12 @@ from starlette.responses import JSONResponse, Response
 from structgen.decode import Chunk, Result, Step
 from structgen.integrations.server.description import Description, described
 from structgen.integrations.server.message import MessageWriter
-from structgen.integrations.server.protocol import APIError, ChatRequest, parsed
+from structgen.integrations.server.protocol import ChatRequest, parsed, sse, wrong
 from structgen.integrations.server.scores import Answer, field_event, token_scores, usage
 from structgen.integrations.server.settings import task_of
-from structgen.integrations.server.stream import sse
 from structgen.integrations.server.tools import Tools
-from structgen.integrations.server.trace import Trace
-from structgen.integrations.server.writing import FieldEnd, Scored
+from structgen.integrations.server.writing import Scored, Trace
+from structgen.program.json_cursor import FieldEnd
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -49,7 +48,7 @@ async def complete(service: Service, data: object) -> Response:
         turn = await asyncio.to_thread(prepared, service, request)
     task = turn.task
     answer = _ChatAnswer(service, request, turn)
-    tasks = [service.task_with_seed(task, task.seed + index) for index in range(count)]
+    tasks = [replace(task, seed=task.seed + index) for index in range(count)]
     headers = service.headers(request, turn.description)
     if request.stream:
         wants_usage = bool(request.stream_options and request.stream_options.include_usage)
@@ -93,18 +92,13 @@ def prepared(service: Service, request: ChatRequest) -> Turn:
         APIError: the request cannot be done.
         StructgenError: its description cannot be enforced.
     """
-    answer, tools, form = (
-        described(request, service.limits, service.policy),
-        Tools.of(request, service.limits),
-        service.form,
-    )
+    answer, form = described(request, service.limits, service.policy), service.form
+    tools = Tools.of(request, service.limits)
     vocabulary = service.model.vocabulary
     prompt = form.prompt(request.messages, tools, request.chat_template_kwargs)
     tokens = tuple(service.model.encode_prompt(prompt))
-    max_tokens = request.max_completion_tokens or request.max_tokens or _DEFAULT_TOKENS
-    max_tokens = service.room(
-        len(tokens), max_tokens, is_stated=bool(request.max_completion_tokens or request.max_tokens)
-    )
+    stated = request.max_completion_tokens or request.max_tokens
+    max_tokens = service.room(len(tokens), stated or _DEFAULT_TOKENS, is_stated=stated is not None)
     thinking = form.thinking(request.reasoning_effort, vocabulary, tokens, max_tokens)
     description = form.replies(answer, tools, thinking, limits=service.limits, vocabulary=vocabulary)
 
@@ -124,7 +118,7 @@ def top_of(request: ChatRequest) -> int | None:
         APIError: a number is given, and that they are wanted is not.
     """
     if request.top_logprobs and not request.logprobs:
-        raise APIError(400, "top_logprobs: it needs logprobs: true", param="top_logprobs", code="invalid_value")
+        wrong("top_logprobs", "it needs logprobs: true")
     return request.top_logprobs or 0 if request.logprobs else None
 
 
@@ -138,11 +132,8 @@ class _ChatAnswer:
         self._turn = turn
         self._top = top_of(request)
         self._has_report = request.structgen is not None
-        wants_report = request.structgen is not None and request.structgen.report
-        self._extra = {"structgen": {"report": turn.description.report()}} if wants_report else {}
-
-    def _report(self, task: Task, answer: Answer) -> dict[str, Any] | None:
-        return answer.report(task) if self._has_report else answer.cut()
+        report = turn.description.report_for(request)
+        self._extra = {"structgen": report} if report else {}
 
     def whole(self, tasks: Sequence[Task], answers: Sequence[Answer]) -> dict[str, Any]:
         """The answer as a whole."""
@@ -155,7 +146,7 @@ class _ChatAnswer:
                 "logprobs": self._logprobs(answer.steps),
                 "finish_reason": self._turn.finish_reason(writer, result),
             }
-            report = self._report(task, answer)
+            report = answer.report(task, in_full=self._has_report)
             choices.append(choice | ({"structgen": report} if report else {}))
         head = {**self._head, "object": "chat.completion", "choices": choices, "usage": usage(tasks, answers)}
         return head | self._extra
@@ -182,15 +173,10 @@ class _ChatAnswer:
                 case Result():
                     for delta in writer.end():
                         yield self._chunk(index, delta)
-                    report = self._report(tasks[index], answers[index])
+                    report = answers[index].report(tasks[index], in_full=self._has_report)
                     yield self._chunk(index, {}, finish_reason=self._turn.finish_reason(writer, item), report=report)
         if wants_usage:
-            yield {
-                **self._head,
-                "object": "chat.completion.chunk",
-                "choices": [],
-                "usage": usage(tasks, answers),
-            }
+            yield {**self._head, "object": "chat.completion.chunk", "choices": [], "usage": usage(tasks, answers)}
 
     def _logprobs(self, steps: Sequence[Step]) -> dict[str, Any] | None:
         if self._top is None:

@@ -15,12 +15,12 @@ from starlette.responses import JSONResponse, Response
 
 from structgen.decode import Chunk, Result, Step
 from structgen.integrations.server.description import described
-from structgen.integrations.server.protocol import APIError, Body, ChatRequest, Message, parsed
+from structgen.integrations.server.protocol import Body, ChatRequest, Message, members, parsed, refuse_trace, sse, wrong
 from structgen.integrations.server.scores import Answer, field_event, ranked, text_of, usage
 from structgen.integrations.server.settings import task_of
-from structgen.integrations.server.stream import sse
 from structgen.integrations.server.tools import Tools
-from structgen.integrations.server.writing import FieldEnd, Scored
+from structgen.integrations.server.writing import Scored
+from structgen.program.json_cursor import FieldEnd
 
 if TYPE_CHECKING:
     from structgen.engine import Vocabulary
@@ -33,15 +33,12 @@ __all__ = ["complete", "detokenize", "tokenize"]
 _DEFAULT_TOKENS: Final = 16
 """As OpenAI's."""
 _MOST_PROMPTS: Final = 128
-_OF_CHATS: Final = (
-    "messages",
-    "tools",
-    "tool_choice",
-    "parallel_tool_calls",
-    "reasoning_effort",
-    "top_logprobs",
-    "chat_template_kwargs",
-)
+_OF_CHATS: Final = {
+    **dict.fromkeys(("messages", "tools", "tool_choice", "parallel_tool_calls", "reasoning_effort"), "leave it out"),
+    **dict.fromkeys(("top_logprobs", "chat_template_kwargs"), "leave it out"),
+    "max_completion_tokens": "say it in max_tokens",
+}
+"""Fields that completions do not have, and what to do instead."""
 
 
 class _Own(Body):
@@ -63,7 +60,7 @@ async def complete(service: Service, data: object) -> Response:
     own, request = _parsed(data)
     service.check_model(request.model)
     if own.echo and own.logprobs is not None:
-        raise _wrong("echo", "logprobs are of the answer alone; leave one of them out")
+        wrong("echo", "logprobs are of the answer alone; leave one of them out")
     prompts, count = _prompts(own), request.n or 1
 
     def prepared() -> tuple[Description, list[Task]]:
@@ -71,14 +68,15 @@ async def complete(service: Service, data: object) -> Response:
         made: list[Task] = []
         for prompt in prompts:
             tokens = _tokens(service, prompt)
-            most = service.room(len(tokens), own.max_tokens or _DEFAULT_TOKENS, is_stated=own.max_tokens is not None)
-            task = task_of(service, request, description, tokens, most, top=own.logprobs)
-            made += [service.task_with_seed(task, task.seed + len(made) + index) for index in range(count)]
+            limit, is_stated = own.max_tokens or _DEFAULT_TOKENS, own.max_tokens is not None
+            limit = service.room(len(tokens), limit, is_stated=is_stated, param="prompt")
+            task = task_of(service, request, description, tokens, limit, top=own.logprobs)
+            made += [replace(task, seed=task.seed + len(made) + index) for index in range(count)]
         return description, made
 
     with service.runner.admitted(count * len(prompts)):
         description, tasks = await asyncio.to_thread(prepared)
-    answer = _Completion(service, own, description, has_report=request.structgen is not None)
+    answer = _Completion(service, own, request, description)
     headers = service.headers(request, description)
     if request.stream:
         wants_usage = bool(request.stream_options and request.stream_options.include_usage)
@@ -88,16 +86,14 @@ async def complete(service: Service, data: object) -> Response:
 
 def _parsed(data: object) -> tuple[_Own, ChatRequest]:
     """Read a body: its own fields, and those that it shares with chats."""
-    if not isinstance(data, dict):
-        raise APIError(400, f"the body must be a JSON object; found {type(data).__name__}")
-    own = {name: value for name, value in data.items() if name in _Own.model_fields}
-    for name in _OF_CHATS:
-        if data.get(name) is not None:
-            raise APIError(
-                400, f"{name}: it is a field of chats; leave it out", param=name, code="unsupported_parameter"
-            )
-    shared = {name: value for name, value in data.items() if name not in own and name not in _OF_CHATS}
+    fields = members(data)
+    own = {name: value for name, value in fields.items() if name in _Own.model_fields}
+    for name, instead in _OF_CHATS.items():
+        if fields.get(name) is not None:
+            wrong(name, f"it is a field of chats; {instead}", code="unsupported_parameter")
+    shared = {name: value for name, value in fields.items() if name not in own and name not in _OF_CHATS}
     request = parsed(ChatRequest, {**shared, "messages": [{"role": "user", "content": ""}]})
+    refuse_trace(request)
     return parsed(_Own, own), request
 
 
@@ -111,12 +107,12 @@ def _prompts(own: _Own) -> list[str | list[int]]:
     is_one = isinstance(given, str) or (isinstance(given, list) and bool(given) and type(given[0]) is int)
     each = [given] if is_one else given
     if not isinstance(each, list) or not 0 < len(each) <= _MOST_PROMPTS:
-        raise _wrong("prompt", f"expected a text, token ids, or a list of 1 to {_MOST_PROMPTS} of these")
+        wrong("prompt", f"expected a text, token ids, or a list of 1 to {_MOST_PROMPTS} of these")
     for prompt in each:
         if not isinstance(prompt, str) and not (
             isinstance(prompt, list) and prompt and all(type(token) is int for token in prompt)
         ):
-            raise _wrong("prompt", "expected texts, or lists of at least one token id")
+            wrong("prompt", "expected texts, or lists of at least one token id")
     return each
 
 
@@ -138,9 +134,9 @@ def checked_ids(service: Service, ids: Any, param: str) -> tuple[int, ...]:
         APIError: there is another one.
     """
     size = service.model.vocabulary.size
-    wrong = next((token for token in ids if not 0 <= token < size), None)
-    if wrong is not None:
-        raise _wrong(param, f"there is no token {wrong}; ids run from 0 to {size - 1}")
+    unknown = next((token for token in ids if not 0 <= token < size), None)
+    if unknown is not None:
+        wrong(param, f"there is no token {unknown}; ids run from 0 to {size - 1}")
     return tuple(ids)
 
 
@@ -148,7 +144,7 @@ def checked_ids(service: Service, ids: Any, param: str) -> tuple[int, ...]:
 class _Completion:
     """The objects of one answer."""
 
-    def __init__(self, service: Service, own: _Own, description: Description, *, has_report: bool) -> None:
+    def __init__(self, service: Service, own: _Own, request: ChatRequest, description: Description) -> None:
         self._head = {
             "id": f"cmpl-{uuid.uuid4().hex}",
             "object": "text_completion",
@@ -158,10 +154,9 @@ class _Completion:
         self._service = service
         self._own = own
         self._description = description
-        self._has_report = has_report
-
-    def _report(self, task: Task, answer: Answer) -> dict[str, Any] | None:
-        return answer.report(task) if self._has_report else answer.cut()
+        self._has_report = request.structgen is not None
+        report = description.report_for(request)
+        self._extra = {"structgen": report} if report else {}
 
     def _prompt_text(self, task: Task) -> str:
         """What ``echo`` puts before an answer."""
@@ -175,11 +170,11 @@ class _Completion:
                 self._prompt_text(task) + answer.result.text,
                 finish_reason=self._description.finish_reason(answer.result),
                 steps=answer.steps,
-                report=self._report(task, answer),
+                report=answer.report(task, in_full=self._has_report),
             )
             for index, (task, answer) in enumerate(zip(tasks, answers, strict=True))
         ]
-        return {**self._head, "choices": choices, "usage": usage(tasks, answers)}
+        return {**self._head, "choices": choices, "usage": usage(tasks, answers), **self._extra}
 
     async def streamed(self, tasks: Sequence[Task], *, wants_usage: bool) -> AsyncGenerator[dict[str, Any], None]:
         """The chunks of a stream."""
@@ -187,6 +182,8 @@ class _Completion:
         for index, task in enumerate(tasks):
             if self._own.echo:
                 yield self._chunk(index, self._prompt_text(task))
+        if self._extra:
+            yield {**self._head, "choices": [], **self._extra}
         async for index, item in self._service.merged(tasks):
             before = len(answers[index].steps)
             answers[index].note(item)
@@ -198,7 +195,7 @@ class _Completion:
                 case FieldEnd():
                     yield self._chunk(index, "", report={"events": [field_event(item)]})
                 case Result():
-                    report = self._report(tasks[index], answers[index])
+                    report = answers[index].report(tasks[index], in_full=self._has_report)
                     yield self._chunk(index, "", finish_reason=self._description.finish_reason(item), report=report)
         if wants_usage:
             yield {**self._head, "choices": [], "usage": usage(tasks, answers)}
@@ -279,10 +276,10 @@ async def tokenize(service: Service, data: object) -> Response:
     request = parsed(_TokenizeRequest, data)
     service.check_model(request.model)
     if (request.prompt is None) == (request.messages is None):
-        raise _wrong("prompt", "expected either prompt or messages")
+        wrong("prompt", "expected either prompt or messages")
     vocabulary = service.model.vocabulary
     if request.messages is None and request.chat_template_kwargs is not None:
-        raise _wrong("chat_template_kwargs", "a text is not rendered by the chat template; leave it out")
+        wrong("chat_template_kwargs", "a text is not rendered by the chat template; leave it out")
     if request.messages is not None:
         messages = service.form.prompt(request.messages, Tools(), request.chat_template_kwargs)
         tokens = await asyncio.to_thread(service.model.encode_prompt, messages)
@@ -316,7 +313,3 @@ async def detokenize(service: Service, data: object) -> Response:
     service.check_model(request.model)
     tokens = checked_ids(service, request.tokens, "tokens")
     return JSONResponse({"prompt": _text(service.model.vocabulary, tokens)})
-
-
-def _wrong(param: str, message: str) -> APIError:
-    return APIError(400, f"{param}: {message}", param=param, code="invalid_value")

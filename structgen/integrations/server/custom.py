@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, final
 from structgen.frontends.json_schema import json_schema
 from structgen.grammar.analysis import is_regular
 from structgen.grammar.pydantic_string import validated
-from structgen.integrations.server.description import located, only, text_grammar, wrong
+from structgen.integrations.server.description import located, only, text_grammar
+from structgen.integrations.server.protocol import wrong
 
 if TYPE_CHECKING:
     from pydantic import GetCoreSchemaHandler

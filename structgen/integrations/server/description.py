@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Set as AbstractSet
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final, NoReturn, final
+from typing import TYPE_CHECKING, Any, Final, final
 
 from structgen.errors import StructgenError
 from structgen.frontends.bnf import ebnf, gbnf
@@ -26,15 +26,15 @@ from structgen.frontends.structural_tag import structural_tag
 from structgen.grammar.analysis import Nullability, resolve
 from structgen.grammar.nodes import choice
 from structgen.grammar.nodes.description import Described
-from structgen.integrations.server.protocol import APIError, api_error
+from structgen.integrations.server.protocol import api_error, wrong
 
 if TYPE_CHECKING:
     from structgen.decode.step.result import Result
     from structgen.grammar.limits import Limits
     from structgen.grammar.nodes import Grammar
-    from structgen.integrations.server.protocol import Sampling
+    from structgen.integrations.server.protocol import ChatRequest
 
-__all__ = ["Description", "described", "is_lark", "located", "only", "text_grammar", "wrong"]
+__all__ = ["Description", "described", "is_lark", "located", "only", "text_grammar"]
 
 ANY_OBJECT: Final = {"type": "object"}
 _POINTER: Final = re.compile(r"#/\S*")
@@ -77,6 +77,10 @@ class Description:
         """The kind and the counts, on one line."""
         return "; ".join([self.kind, *(f"{status}={count}" for status, count in self.counts().items())])
 
+    def report_for(self, request: ChatRequest) -> dict[str, Any]:
+        """The member ``report`` of a response, if the request wants it."""
+        return {"report": self.report()} if request.structgen is not None and request.structgen.report else {}
+
     def report(self) -> dict[str, Any]:
         """What is enforced, and how, as JSON: one entry for each keyword or construct of each description."""
         parts = [(place, grammar.description) for place, grammar in self.parts if isinstance(grammar, Described)]
@@ -101,25 +105,23 @@ class Description:
         }
 
 
-def described(request: Sampling, limits: Limits, policy: JsonPolicy | None = None) -> Description:
+def described(request: ChatRequest, limits: Limits, policy: JsonPolicy | None = None) -> Description:
     """Return what the answer to a request may be; ``policy`` is how JSON is written where the request says nothing.
 
     Raises:
         APIError: the description is malformed or cannot be enforced, or there are two.
     """
-    given = [
-        name for name in _FIELDS if not _says_nothing(name, getattr(request, name, None))
-    ]  # a body has some of these fields
+    given = [name for name in _FIELDS if not _says_nothing(name, getattr(request, name))]
     if len(given) > 1:
         wrong(given[1], f"the answer is described twice, by {given[0]} and by {given[1]}; leave one of them out")
-    space = getattr(request, "guided_whitespace_pattern", None)
+    space = request.guided_whitespace_pattern
     if space is not None and given not in (["guided_json"], ["guided_json_object"]):
         wrong("guided_whitespace_pattern", "it needs guided_json beside it")
     if not given:
         return Description(any_text(), "text", None)
     (field,) = given
     policy = (policy or _DEFAULT) if space is None else _policy("guided_whitespace_pattern", space)
-    kind, place, grammar = _FIELDS[field](field, getattr(request, field), _Reading(limits, policy))
+    kind, place, grammar = _FIELDS[field](_Reading(limits, policy), field, getattr(request, field))
     return Description(grammar, kind, field, ((place, grammar),))
 
 
@@ -223,7 +225,7 @@ def is_lark(text: str) -> bool:
     return not any("::=" in _COMMENT.sub("", line) for line in text.split("\n"))
 
 
-def _response_format(field: str, value: Any, reading: _Reading) -> _Read:
+def _response_format(reading: _Reading, field: str, value: Any) -> _Read:
     match value.get("type"):
         case "text":
             only(field, value, {"type"})
@@ -232,7 +234,7 @@ def _response_format(field: str, value: Any, reading: _Reading) -> _Read:
             is_any = value.get("schema") is None
             return reading.any_object(field) if is_any else reading.schema(f"{field}.schema", value["schema"])
         case "json_schema":
-            return _named_schema(field, value, reading)
+            return _named_schema(reading, field, value)
         case "structural_tag":
             return reading.tag(field, value)
     return wrong(
@@ -241,7 +243,7 @@ def _response_format(field: str, value: Any, reading: _Reading) -> _Read:
     )
 
 
-def _named_schema(field: str, value: Any, reading: _Reading) -> _Read:
+def _named_schema(reading: _Reading, field: str, value: Any) -> _Read:
     """``strict`` makes no difference: a schema is always enforced."""
     if "schema" in value:  # as llama-server has it
         only(field, value, {"type", "schema"})
@@ -267,7 +269,7 @@ _KINDS: Final[Mapping[str, Callable[[_Reading, str, Any], _Read]]] = {
 _OPTIONS: Final = ("disable_any_whitespace", "disable_additional_properties", "whitespace_pattern")
 
 
-def _structured_outputs(field: str, value: Any, reading: _Reading) -> _Read:
+def _structured_outputs(reading: _Reading, field: str, value: Any) -> _Read:
     only(field, value, {*_KINDS, *_OPTIONS})
     given = [name for name in _KINDS if value.get(name) is not None and (name, value[name]) != ("json_object", False)]
     if len(given) != 1:
@@ -301,7 +303,7 @@ def _policy(place: str, space: object) -> JsonPolicy:
         return JsonPolicy(space=space)
 
 
-def _format(field: str, value: Any, reading: _Reading) -> _Read:
+def _format(reading: _Reading, field: str, value: Any) -> _Read:
     if value == "json":
         return reading.any_object(field)
     if not isinstance(value, dict):
@@ -309,19 +311,19 @@ def _format(field: str, value: Any, reading: _Reading) -> _Read:
     return reading.schema(field, value)
 
 
-_FIELDS: Final[Mapping[str, Callable[[str, Any, _Reading], _Read]]] = {
+_FIELDS: Final[Mapping[str, Callable[[_Reading, str, Any], _Read]]] = {
     "response_format": _response_format,
     "structured_outputs": _structured_outputs,
-    "guided_json": lambda field, value, reading: reading.schema(field, value),
-    "guided_json_object": lambda field, value, reading: reading.flag(field, value),
-    "guided_regex": lambda field, value, reading: reading.pattern(field, value),
-    "guided_choice": lambda field, value, reading: reading.choices(field, value),
-    "guided_grammar": lambda field, value, reading: reading.ebnf_or_lark(field, value),
-    "structural_tag": lambda field, value, reading: reading.tag(field, value),
-    "regex": lambda field, value, reading: reading.pattern(field, value),
-    "ebnf": lambda field, value, reading: reading.ebnf(field, value),
-    "json_schema": lambda field, value, reading: reading.schema(field, value),
-    "grammar": lambda field, value, reading: reading.gbnf(field, value),
+    "guided_json": _Reading.schema,
+    "guided_json_object": _Reading.flag,
+    "guided_regex": _Reading.pattern,
+    "guided_choice": _Reading.choices,
+    "guided_grammar": _Reading.ebnf_or_lark,
+    "structural_tag": _Reading.tag,
+    "regex": _Reading.pattern,
+    "ebnf": _Reading.ebnf,
+    "json_schema": _Reading.schema,
+    "grammar": _Reading.gbnf,
     "format": _format,
 }
 """The fields that describe an answer, and how each is read."""
@@ -338,12 +340,7 @@ def located(place: str) -> Iterator[None]:
         pointer = next((found[0] for subject in subjects if (found := _POINTER.search(subject))), "")
         raise api_error(error, param=place + pointer) from error
     except ValueError as error:
-        raise APIError(400, f"{place}: {error}", param=place, code="invalid_value") from None
-
-
-def wrong(place: str, problem: str) -> NoReturn:
-    """Refuse a request for a value at a place in it."""
-    raise APIError(400, f"{place}: {problem}", param=place, code="invalid_value")
+        wrong(place, str(error))
 
 
 def only(place: str, value: Mapping[str, Any], known: AbstractSet[str]) -> None:

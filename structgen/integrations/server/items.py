@@ -7,8 +7,8 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NoReturn, final
 
-from structgen.integrations.server.description import wrong
 from structgen.integrations.server.message import MessageWriter, past_arguments
+from structgen.integrations.server.protocol import wrong
 
 if TYPE_CHECKING:
     from structgen.frontends.chat.stream import ReplyPiece
@@ -19,6 +19,8 @@ Event = tuple[str, dict[str, Any]]
 """The kind of an event without ``response.``, and its fields."""
 
 _STORED: Final = ("item_reference", "compaction")
+_THOUGHT: Final = {"role", "content", "reasoning_content"}
+"""The members of the message of a thought."""
 _WRITTEN: Final = {"function_call": "arguments", "custom_tool_call": "input"}
 """What the model writes of a call, by the type of its item."""
 _OUTPUTS: Final = tuple(f"{kind}_output" for kind in _WRITTEN)
@@ -60,7 +62,7 @@ def messages_of_items(items: Sequence[Mapping[str, Any]], place: str = "input") 
 
 def _add_message(said: list[dict[str, Any]], item: Mapping[str, Any]) -> None:
     role, content = item.get("role"), item.get("content")
-    is_thought = bool(said) and said[-1]["content"] is None and "tool_calls" not in said[-1]
+    is_thought = bool(said) and said[-1].keys() == _THOUGHT and said[-1]["content"] is None
     if role == "assistant" and is_thought:
         said[-1]["content"] = content
     else:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, final
 
 from structgen.frontends.chat.stream import ReplyPiece
 from structgen.integrations.server.custom import InputReader
-from structgen.integrations.server.description import wrong
+from structgen.integrations.server.protocol import wrong
 
 if TYPE_CHECKING:
     from structgen.engine import Vocabulary
@@ -178,7 +178,7 @@ def messages_of(messages: Sequence[Message], form: Form) -> list[dict[str, Any]]
     for at, message in enumerate(messages):
         place = f"messages[{at}]"
         role = {"developer": "system", "function": "tool"}.get(message.role, message.role)
-        content = _text_of(message.content) or (message.refusal or "")
+        content = _text_of(f"{place}.content", message.content) or (message.refusal or "")
         made: dict[str, Any] = {"role": role, "content": content}
         if message.name and role != "tool":
             made["name"] = message.name  # for templates that tell participants apart
@@ -238,7 +238,7 @@ def past_arguments(place: str, given: object, *, is_input: bool = False) -> dict
     return found if isinstance(found, dict) else wrong(place, "expected a JSON object, as text")
 
 
-def _text_of(content: Any) -> str:
+def _text_of(place: str, content: Any) -> str:
     """The text of a message.
 
     Raises:
@@ -246,12 +246,14 @@ def _text_of(content: Any) -> str:
     """
     if not isinstance(content, list):
         if not isinstance(content, (str, type(None))):
-            wrong("messages", f"content is a text or a list of parts; found {type(content).__name__}")
+            wrong(place, f"expected a text or a list of parts; found {type(content).__name__}")
         return content or ""
     texts = []
-    for part in content:
+    for at, part in enumerate(content):
         kind = part.get("type") if isinstance(part, dict) else type(part).__name__
         if not isinstance(part, dict) or kind not in ("text", "input_text", "output_text", "refusal"):
-            wrong("messages", f"the model reads text only; found a part of type {kind!r:.60}")
-        texts.append(str(part.get("refusal" if kind == "refusal" else "text", "")))
+            wrong(f"{place}[{at}]", f"the model reads text only; found a part of type {kind!r:.60}")
+        name = "refusal" if kind == "refusal" else "text"
+        text = part.get(name, "")
+        texts.append(text if isinstance(text, str) else wrong(f"{place}[{at}].{name}", "expected a text"))
     return "".join(texts)

@@ -1,4 +1,4 @@
-"""The bodies of requests, and errors in OpenAI's shape.
+"""The bodies of requests, and errors and streams in OpenAI's shape.
 
 A field that would change the output and is not done is refused by name.  Fields that say something about the request
 only are named in the header ``structgen-ignored`` of the response.
@@ -8,16 +8,20 @@ Source: https://github.com/openai/openai-openapi, of October 2026.
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, ClassVar, Final, Literal, TypeVar, final
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
+from contextlib import aclosing
+from typing import Annotated, Any, ClassVar, Final, Literal, NoReturn, TypeVar, final
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.exceptions import HTTPException
+from starlette.responses import StreamingResponse
 
 from structgen.errors import BudgetError, GenerationError, LimitExceeded, StructgenError
+from structgen.log import logger
 
-__all__ = ["APIError", "ChatRequest", "Describing", "Message", "Options", "Sampling", "api_error", "parsed"]
+__all__ = ["APIError", "ChatRequest", "Message", "Options", "api_error", "parsed", "sse", "wrong"]
 
 _Body = TypeVar("_Body", bound="Body")
 
@@ -131,6 +135,17 @@ def api_error(error: Exception, *, param: str | None = None) -> APIError:
     return APIError(500, f"internal error: {type(error).__name__}", code="internal_error")
 
 
+def wrong(place: str, problem: str, *, code: str = "invalid_value") -> NoReturn:
+    """Refuse a request for a value at a place in it."""
+    raise APIError(400, f"{place}: {problem}", param=place, code=code)
+
+
+def refuse_trace(request: ChatRequest) -> None:
+    """Refuse the field that only streams of chats have."""
+    if request.structgen is not None and request.structgen.trace:
+        wrong("structgen.trace", "it is of chats with stream: true")
+
+
 class Body(BaseModel):
     """A body whose fields are all known; ``ignored`` are the names of those that change nothing."""
 
@@ -173,45 +188,6 @@ class Options(BaseModel):
     policy: str | dict[str, Any] | None = None
 
 
-class Sampling(Body):
-    """What all endpoints that write have in common."""
-
-    model: str | None = None
-    stream: bool | None = None
-    stream_options: StreamOptions | None = None
-    seed: Annotated[int, Field(lt=1 << 63)] | None = None
-    temperature: Annotated[float, Field(ge=0, le=100)] | None = None
-    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
-    top_k: Annotated[int, Field(ge=-1, lt=1 << 31)] | None = None
-    min_p: Annotated[float, Field(ge=0, le=1)] | None = None
-    n: Annotated[int, Field(ge=1, le=128)] | None = None
-    stop: str | Annotated[list[str], Field(max_length=16)] | None = None
-    frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
-    presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
-    repetition_penalty: Annotated[float, Field(gt=0, le=10)] | None = None
-    logit_bias: Annotated[dict[str, Annotated[float, Field(ge=-100, le=100)]], Field(max_length=1024)] | None = None
-    structgen: Options | None = None
-
-
-class Describing(Sampling):
-    """The fields that describe an answer, of OpenAI and of other servers: ``description`` reads them."""
-
-    response_format: dict[str, Any] | None = None
-    structured_outputs: dict[str, Any] | None = None
-    guided_json: Any = None
-    guided_json_object: Any = None
-    guided_regex: Any = None
-    guided_choice: Any = None
-    guided_grammar: Any = None
-    guided_whitespace_pattern: Any = None
-    structural_tag: Any = None
-    regex: Any = None
-    ebnf: Any = None
-    json_schema: Any = None
-    grammar: Any = None
-    format: Any = None
-
-
 class Message(BaseModel):
     """A message of a chat; members that are not listed change nothing."""
 
@@ -229,8 +205,42 @@ class Message(BaseModel):
     audio: None = None
 
 
-class ChatRequest(Describing):
-    """The body of ``POST /v1/chat/completions``."""
+class ChatRequest(Body):
+    """The body of ``POST /v1/chat/completions``; other endpoints that write take some of its fields.
+
+    ``settings`` reads those about sampling, ``description`` those that describe an answer, of OpenAI and other servers.
+    """
+
+    model: str | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    seed: Annotated[int, Field(lt=1 << 63)] | None = None
+    temperature: Annotated[float, Field(ge=0, le=100)] | None = None
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    top_k: Annotated[int, Field(ge=-1, lt=1 << 31)] | None = None
+    min_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    n: Annotated[int, Field(ge=1, le=128)] | None = None
+    stop: str | Annotated[list[str], Field(max_length=16)] | None = None
+    frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
+    presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
+    repetition_penalty: Annotated[float, Field(gt=0, le=10)] | None = None
+    logit_bias: Annotated[dict[str, Annotated[float, Field(ge=-100, le=100)]], Field(max_length=1024)] | None = None
+    structgen: Options | None = None
+
+    response_format: dict[str, Any] | None = None
+    structured_outputs: dict[str, Any] | None = None
+    guided_json: Any = None
+    guided_json_object: Any = None
+    guided_regex: Any = None
+    guided_choice: Any = None
+    guided_grammar: Any = None
+    guided_whitespace_pattern: Any = None
+    structural_tag: Any = None
+    regex: Any = None
+    ebnf: Any = None
+    json_schema: Any = None
+    grammar: Any = None
+    format: Any = None
 
     messages: Annotated[list[Message], Field(min_length=1)]
     max_tokens: Annotated[int, Field(ge=1, lt=1 << 31)] | None = None
@@ -244,18 +254,28 @@ class ChatRequest(Describing):
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
 
 
+def members(body: object) -> dict[str, Any]:
+    """The members of a body.
+
+    Raises:
+        APIError: it is no object.
+    """
+    if not isinstance(body, dict):
+        raise APIError(400, f"the body must be a JSON object; found {type(body).__name__}")
+    return body
+
+
 def parsed(kind: type[_Body], data: object) -> _Body:
     """Read a body.
 
     Raises:
         APIError: it is malformed, or has a field that is not done.
     """
-    if not isinstance(data, dict):
-        raise APIError(400, f"the body must be a JSON object; found {type(data).__name__}")
-    unknown = {name: value for name, value in data.items() if name not in kind.model_fields}
+    fields = members(data)
+    unknown = {name: value for name, value in fields.items() if name not in kind.model_fields}
     ignored = {name for name, value in unknown.items() if name in NOTES or _is_neutral(name, value)}
     try:
-        made = kind.model_validate({name: value for name, value in data.items() if name not in ignored})
+        made = kind.model_validate({name: value for name, value in fields.items() if name not in ignored})
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         param = ".".join(map(str, first["loc"]))
@@ -286,3 +306,33 @@ def _in_header(name: str) -> str:
 
 def _is_neutral(name: str, value: object) -> bool:
     return value is None or (name in _NEUTRAL and value == _NEUTRAL[name])
+
+
+def _event(data: object, *, name: str | None = None) -> bytes:
+    """A server-sent event; ``data`` is written as JSON on one line."""
+    head = "" if name is None else f"event: {name}\n"
+    return f"{head}data: {json.dumps(data, ensure_ascii=False, separators=(',', ':'))}\n\n".encode()
+
+
+def sse(
+    items: AsyncGenerator[dict[str, Any], None], *, headers: Mapping[str, str] | None = None, named: bool = False
+) -> StreamingResponse:
+    """A stream of JSON objects, which ends with ``[DONE]``; an error in the middle becomes an event with the error.
+
+    ``named`` is whether events have the ``type`` of their object as their name.
+    """
+
+    async def body() -> AsyncIterator[bytes]:
+        async with aclosing(items):
+            try:
+                async for item in items:
+                    yield _event(item, name=item["type"] if named else None)
+            except Exception as error:  # the status has been sent
+                if (answer := api_error(error)).status == 500:
+                    logger.exception("an answer failed while it was streamed")
+                yield _event(answer.body)
+        yield b"data: [DONE]\n\n"
+
+    return StreamingResponse(
+        body(), media_type="text/event-stream", headers={"Cache-Control": "no-cache", **(headers or {})}
+    )

@@ -21,10 +21,19 @@ from structgen.decode import Chunk, Result
 from structgen.errors import StructgenError
 from structgen.integrations.server.chat import Turn, prepared, top_of
 from structgen.integrations.server.items import Event, ItemWriter, messages_of_items
-from structgen.integrations.server.protocol import APIError, Body, ChatRequest, api_error, parsed
+from structgen.integrations.server.protocol import (
+    APIError,
+    Body,
+    ChatRequest,
+    api_error,
+    members,
+    parsed,
+    refuse_trace,
+    sse,
+    wrong,
+)
 from structgen.integrations.server.scores import Answer, field_event, token_scores
-from structgen.integrations.server.stream import sse
-from structgen.integrations.server.writing import FieldEnd
+from structgen.program.json_cursor import FieldEnd
 
 if TYPE_CHECKING:
     from structgen.integrations.server.service import Service
@@ -122,15 +131,14 @@ def _parsed(data: object) -> tuple[_Own, ChatRequest]:
     Raises:
         APIError: it is malformed, or has a field that is not done.
     """
-    if not isinstance(data, dict):
-        raise APIError(400, f"the body must be a JSON object; found {type(data).__name__}")
+    fields = members(data)
     for name, taken in _TAKEN.items():
-        if data.get(name) is not None and data[name] not in taken:
-            raise _wrong(name, _REASONS[name], code="unsupported_parameter")
+        if fields.get(name) is not None and fields[name] not in taken:
+            wrong(name, _REASONS[name], code="unsupported_parameter")
     for name, instead in _OF_CHATS.items():
-        if data.get(name) is not None:
-            raise _wrong(name, f"it is a field of chats; {instead}", code="unsupported_parameter")
-    given = {name: value for name, value in data.items() if name not in _TAKEN and name not in _OF_CHATS}
+        if fields.get(name) is not None:
+            wrong(name, f"it is a field of chats; {instead}", code="unsupported_parameter")
+    given = {name: value for name, value in fields.items() if name not in _TAKEN and name not in _OF_CHATS}
     own = parsed(_Own, {name: value for name, value in given.items() if name in _Own.model_fields})
     shared = {name: value for name, value in given.items() if name not in _Own.model_fields}
     shared |= {
@@ -149,6 +157,7 @@ def _parsed(data: object) -> tuple[_Own, ChatRequest]:
         shared["response_format"] = form
     with _located():
         request = parsed(ChatRequest, shared)
+    refuse_trace(request)
     if own.reasoning is not None and (own.reasoning.summary or own.reasoning.generate_summary):
         request.ignored += ("reasoning.summary",)  # thoughts are given as they are
     return own, request
@@ -243,7 +252,10 @@ class _Response:
         }
         held = self._response(status) | {"output": self._items.items, "usage": usage}
         held |= {"incomplete_details": {"reason": "max_output_tokens"}} if status == "incomplete" else {}
-        return held | ({} if self._request.structgen is None else {"structgen": answer.report(task)})
+        if self._request.structgen is not None:
+            report = answer.report(task, in_full=True) or {}
+            held["structgen"] = report | self._turn.description.report_for(self._request)
+        return held
 
     def _response(self, status: str) -> dict[str, Any]:
         own, request = self._own, self._request
@@ -307,7 +319,3 @@ class _Response:
                         yield event
         whole = self._ended()
         yield whole["status"], {"response": whole}
-
-
-def _wrong(param: str, message: str, *, code: str = "invalid_value") -> APIError:
-    return APIError(400, f"{param}: {message}", param=param, code=code)

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Final, TypeVar, final
 
 from structgen.decode.step.background import streamed
 from structgen.decode.step.context import Context
-from structgen.integrations.server.canvases import filled
 from structgen.integrations.server.protocol import APIError
-from structgen.integrations.server.writing import written
+from structgen.integrations.server.writing import filled, written
 from structgen.models import Batch
 from structgen.models.adjusted import AdjustedModel, Adjustments
 from structgen.models.protocol.diffusion import DiffusionModel
@@ -166,15 +165,12 @@ class Runner:
                 raise
         raise APIError(504, f"the answer was not done after {self.time_limit_s:g} s", code="time_limit")
 
-    def _filled(self, task: Task) -> Generator[Item, None, None]:
-        if not isinstance(self._model, DiffusionModel) or task.unmasking is None:
-            raise RuntimeError("a canvas is filled by a diffusion model, and says how")
-        return filled(self._model, task, task.unmasking)
-
     def _written(self, task: Task) -> Generator[Item, None, None]:
         """Write an answer in this thread."""
         if self._batch is None or task.unmasking is not None:
-            yield from self._filled(task)
+            if not isinstance(self._model, DiffusionModel) or task.unmasking is None:
+                raise RuntimeError("a canvas is filled by a diffusion model, and says how")
+            yield from filled(self._model, task, task.unmasking)
             return
         model: LanguageModel = self._batch
         if task.adjustments:

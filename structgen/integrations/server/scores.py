@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, final
 
 from structgen.decode import Result, Step
-from structgen.frontends.json_schema.source.location import escaped
-from structgen.integrations.server.writing import FieldEnd, Item, Scored, Weighed
+from structgen.frontends.json_schema.source.location import plain_pointer
+from structgen.integrations.server.writing import Item, Scored, Weighed
+from structgen.program.json_cursor import FieldEnd
 
 if TYPE_CHECKING:
     from structgen.engine import Vocabulary
@@ -65,14 +66,9 @@ def token_scores(vocabulary: Vocabulary, steps: Iterable[Step], top: int) -> lis
     ]
 
 
-def _pointer(end: FieldEnd) -> str:
-    """The position of a field, as a JSON pointer (RFC 6901)."""
-    return "".join(f"/{escaped(part)}" for part in end.path)
-
-
 def field_event(end: FieldEnd) -> dict[str, Any]:
     """What is said of a field that is final."""
-    return {"type": "field", "pointer": _pointer(end), "value": end.value}
+    return {"type": "field", "pointer": plain_pointer(end.path), "value": end.value}
 
 
 @final
@@ -112,12 +108,13 @@ class Answer:
             raise RuntimeError("the answer is not complete")
         return self._result
 
-    def cut(self) -> dict[str, Any] | None:
-        """The token from which on the limit decided, for who asks for no more; None if it decided nothing."""
-        return None if self.result.cut_at is None else {"cut_at": self.result.cut_at}
+    def report(self, task: Task, *, in_full: bool) -> dict[str, Any] | None:
+        """What the response says under ``structgen`` of this answer.
 
-    def report(self, task: Task) -> dict[str, Any]:
-        """What the response says under ``structgen`` of this answer."""
+        For who asks for no more, the token from which on the limit decided; None if it decided nothing.
+        """
+        if not in_full:
+            return None if self.result.cut_at is None else {"cut_at": self.result.cut_at}
         result = self.result
         held: dict[str, Any] = {
             "seed": task.seed,
@@ -133,7 +130,8 @@ class Answer:
             held["fields"] = [field_event(end) for end in self.fields]
         if task.has_marginals:
             held["marginals"] = [
-                {"pointer": _pointer(end), "values": _shares(shares)} for end, shares in self.weighed.marginals
+                {"pointer": plain_pointer(end.path), "values": _shares(shares)}
+                for end, shares in self.weighed.marginals
             ]
         if (samples := self.weighed.samples) is not None:
             held |= {

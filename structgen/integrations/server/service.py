@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import secrets
 from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, final
@@ -28,14 +27,11 @@ if TYPE_CHECKING:
     from structgen.grammar.limits import Limits
     from structgen.grammar.nodes import Grammar
     from structgen.integrations.server.description import Description
-    from structgen.integrations.server.protocol import Sampling
+    from structgen.integrations.server.protocol import ChatRequest
     from structgen.integrations.server.runner import Runner, Task
     from structgen.integrations.server.writing import Item
 
 __all__ = ["Handler", "Service"]
-
-_SEEDS = 1 << 31
-
 
 Handler = Callable[["Service", Any], Coroutine[Any, Any, Response]]
 """Answers a body that has been read."""
@@ -97,8 +93,14 @@ class Service:
                 code="model_not_found",
             )
 
-    def room(self, prompt: int, max_tokens: int, *, is_stated: bool) -> int:
+    def room(self, prompt: int, max_tokens: int, *, is_stated: bool, param: str = "messages") -> int:
         """How many tokens an answer may have: as many as asked for, and by default as many as the context has room for.
+
+        Args:
+            prompt: tokens of the prompt.
+            max_tokens: of the answer.
+            is_stated: whether the request says so.
+            param: the field with the prompt.
 
         Raises:
             APIError: the context has no room for the prompt and the answer.
@@ -113,20 +115,12 @@ class Service:
             raise APIError(
                 400,
                 f"{message}; shorten the prompt, or lower max_tokens",
-                param="messages",
+                param=param,
                 code="context_length_exceeded",
             )
         return room
 
-    def seed(self) -> int:
-        """A seed for a request that has none."""
-        return secrets.randbelow(_SEEDS)
-
-    def task_with_seed(self, task: Task, seed: int) -> Task:
-        """The task with another seed."""
-        return replace(task, seed=seed)
-
-    def headers(self, request: Sampling, description: Description) -> dict[str, str]:
+    def headers(self, request: ChatRequest, description: Description) -> dict[str, str]:
         """Headers of the answer: which fields of the request change nothing, and what is enforced."""
         held = {"structgen-enforced": description.header}
         return held | ({"structgen-ignored": ", ".join(request.ignored)} if request.ignored else {})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -13,7 +14,7 @@ from structgen.engine import compile
 from structgen.errors import StructgenError, UnsatisfiableGrammar
 from structgen.grammar.nodes import ANY_CHAR, Repeat, literal, sequence
 from structgen.integrations.server.description import located
-from structgen.integrations.server.protocol import APIError, ChatRequest, Options, Sampling
+from structgen.integrations.server.protocol import ChatRequest, Options, wrong
 from structgen.integrations.server.runner import Task
 from structgen.methods.catalogue import CANVAS_SAMPLERS, COMMIT_POLICIES, SAMPLERS, made
 from structgen.models.adjusted import Adjustments
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 __all__ = ["sampler_of", "task_of"]
 
 _SEEDS: Final = 1 << 63
+_NEW_SEEDS: Final = 1 << 31
+"""A request without a seed gets one below."""
 _MOST_SAMPLES: Final = 64
 """The most outputs that a sampler may write for one answer."""
 _MOST: Final = 1024
@@ -42,7 +45,7 @@ _SHAPE: Final = {"temperature": (1.0,), "top_p": (1.0,), "top_k": (0, -1), "min_
 
 def task_of(
     service: Service,
-    request: Sampling,
+    request: ChatRequest,
     description: Description,
     tokens: Sequence[int],
     max_tokens: int,
@@ -67,32 +70,32 @@ def task_of(
         return _canvas_task(service, request, description, tokens, max_tokens, has_scores=top is not None)
     options, sampler = request.structgen or Options(), sampler_of(request)
     if options.policy is not None:
-        raise _wrong("structgen.policy", "it is of diffusion models; the model writes token by token")
-    if options.trace and not (isinstance(request, ChatRequest) and request.stream):
-        raise _wrong("structgen.trace", "it is of chats with stream: true")
+        wrong("structgen.policy", "it is of diffusion models; the model writes token by token")
+    if options.trace and not request.stream:
+        wrong("structgen.trace", "it is of chats with stream: true")
     if options.trace and (request.stop or options.sampler is not None):
-        raise _wrong("structgen.trace", "it does not go with stop or structgen.sampler; leave them out")
+        wrong("structgen.trace", "it does not go with stop or structgen.sampler; leave them out")
     constraint = service.compiled(description.grammar)
     is_json = description.kind == "json"
     if not isinstance(sampler, Sampler):
         try:
             refuse_temperatures(constraint)
         except ValueError as error:
-            raise _wrong("structgen.sampler", str(error)) from None
+            wrong("structgen.sampler", str(error))
     if options.marginals and (options.sampler is not None or description.kind not in ("json", "grammar")):
         other = "leave structgen.sampler out" if options.sampler is not None else "describe the answer"
-        raise _wrong("structgen.marginals", f"they are of answers with fields, written token by token; {other}")
+        wrong("structgen.marginals", f"they are of answers with fields, written token by token; {other}")
     if options.canonical:
         try:
             Canonical(constraint, max_tokens)
         except StructgenError as error:
-            raise _wrong("structgen.canonical", str(error)) from None
+            wrong("structgen.canonical", str(error))
     task = Task(
         tuple(tokens),
         constraint,
         max_tokens,
         sampler,
-        seed=_seed(service, request),
+        seed=_seed(request),
         alternatives=max(top or 0, _TRACED if options.trace else 0),
         adjustments=_adjustments(request, service.model.vocabulary.size),
         stops=_stops(request, description, service),
@@ -108,7 +111,7 @@ def task_of(
     return task
 
 
-def sampler_of(request: Sampling) -> AnySampler:
+def sampler_of(request: ChatRequest) -> AnySampler:
     """The sampler for a request: as OpenAI's, its temperature is 1 by default.
 
     Raises:
@@ -122,7 +125,7 @@ def sampler_of(request: Sampling) -> AnySampler:
         return Multinomial(request.temperature or 1.0, top_k=top_k, top_p=request.top_p, min_p=request.min_p)
     for name, neutral in _SHAPE.items():
         if getattr(request, name) not in (None, *neutral):
-            raise _wrong(name, "structgen.sampler says how tokens are chosen; give one of them")
+            wrong(name, "structgen.sampler says how tokens are chosen; give one of them")
     chosen: AnySampler = _method("structgen.sampler", wanted, SAMPLERS)
     return chosen
 
@@ -132,17 +135,17 @@ def _method(place: str, wanted: str | dict[str, Any], known: Mapping[str, Method
     settings: dict[str, Any] = {"name": wanted} if isinstance(wanted, str) else dict(wanted)
     name = settings.pop("name", None)
     if not isinstance(name, str):
-        raise _wrong(place, "expected a name, or an object with 'name' and settings")
+        wrong(place, "expected a name, or an object with 'name' and settings")
     for key, value in settings.items():
         counted = name in known and known[name].counted == key
         if not (value is None or isinstance(value, (bool, int, float, str))):
-            raise _wrong(f"{place}.{key}", "expected a number, a text, true, false or null")
+            wrong(f"{place}.{key}", "expected a number, a text, true, false or null")
         if isinstance(value, (int, float)) and not abs(value) <= (_MOST_SAMPLES if counted else _MOST):
-            raise _wrong(f"{place}.{key}", f"at most {_MOST_SAMPLES if counted else _MOST} on this server")
+            wrong(f"{place}.{key}", f"at most {_MOST_SAMPLES if counted else _MOST} on this server")
     try:
         return _bounded(made(known, name, settings, subject=place))
     except (ValueError, TypeError) as error:
-        raise _wrong(place, str(error).removeprefix(f"{place}: ")) from None
+        wrong(place, str(error).removeprefix(f"{place}: "))
 
 
 def _bounded(sampler: Any) -> AnySampler:
@@ -165,7 +168,7 @@ _CANVAS_SAMPLERS: Final = {name: CANVAS_SAMPLERS[name] for name in ("dingo", "po
 
 def _canvas_task(
     service: Service,
-    request: Sampling,
+    request: ChatRequest,
     description: Description,
     tokens: Sequence[int],
     max_tokens: int,
@@ -185,14 +188,14 @@ def _canvas_task(
     options = request.structgen or Options()
     for name, neutral in _OF_TOKENS.items():
         if name != "temperature" and getattr(request, name) not in (None, *neutral):
-            raise _wrong(name, "the model fills a canvas, and does not write token by token; leave it out")
+            wrong(name, "the model fills a canvas, and does not write token by token; leave it out")
     if has_scores:
-        raise _wrong("logprobs", "slots are filled in any order, so no token has a probability after those before it")
+        wrong("logprobs", "slots are filled in any order, so no token has a probability after those before it")
     for name in ("marginals", "canonical", "trace"):
         if getattr(options, name):
-            raise _wrong(f"structgen.{name}", "it is of models that write token by token; leave it out")
+            wrong(f"structgen.{name}", "it is of models that write token by token; leave it out")
     if _stops(request, description, service):
-        raise _wrong("stop", "a canvas is filled as a whole; describe where the answer ends, with regex for example")
+        wrong("stop", "a canvas is filled as a whole; describe where the answer ends, with regex for example")
     model = cast("DiffusionModel", service.model)
     if options.sampler is not None:
         sampler = _method("structgen.sampler", options.sampler, _CANVAS_SAMPLERS)
@@ -209,26 +212,26 @@ def _canvas_task(
         constraint,
         max_tokens,
         sampler,
-        seed=_seed(service, request),
+        seed=_seed(request),
         has_events=options.events and description.kind == "json",
         is_json=description.kind == "json",
         unmasking=Unmasking(canvas=slots, policy=policy, temperature=request.temperature or 1.0),
     )
 
 
-def _seed(service: Service, request: Sampling) -> int:
+def _seed(request: ChatRequest) -> int:
     named = None if request.structgen is None else request.structgen.seed
     if None not in (named, request.seed) and named != request.seed:
-        raise _wrong("structgen.seed", f"seed says {request.seed}; give one of them")
+        wrong("structgen.seed", f"seed says {request.seed}; give one of them")
     given = request.seed if named is None else named
-    return service.seed() if given is None else given % _SEEDS
+    return secrets.randbelow(_NEW_SEEDS) if given is None else given % _SEEDS
 
 
-def _adjustments(request: Sampling, size: int) -> Adjustments:
+def _adjustments(request: ChatRequest, size: int) -> Adjustments:
     bias: dict[int, float] = {}
     for text, value in (request.logit_bias or {}).items():
         if not (text.isascii() and text.isdecimal() and int(text) < size):
-            raise _wrong("logit_bias", f"expected ids of tokens, from 0 to {size - 1}; found {text!r:.40}")
+            wrong("logit_bias", f"expected ids of tokens, from 0 to {size - 1}; found {text!r:.40}")
         bias[int(text)] = value
     return Adjustments(
         repetition=1.0 if request.repetition_penalty is None else request.repetition_penalty,
@@ -238,7 +241,7 @@ def _adjustments(request: Sampling, size: int) -> Adjustments:
     )
 
 
-def _stops(request: Sampling, description: Description, service: Service) -> tuple[str, ...]:
+def _stops(request: ChatRequest, description: Description, service: Service) -> tuple[str, ...]:
     """The stops of free text; beside a description those are refused that could cut the answer."""
     given = [request.stop] if isinstance(request.stop, str) else request.stop or []
     stops = tuple(stop for stop in dict.fromkeys(given) if stop)
@@ -246,7 +249,7 @@ def _stops(request: Sampling, description: Description, service: Service) -> tup
         return stops
     for stop in stops:
         if _may_contain(description.grammar, stop, service):
-            raise _wrong(
+            wrong(
                 "stop",
                 f"{stop!r:.60} may occur within what {description.source or 'the reply'} describes, and would cut it",
             )
@@ -263,7 +266,3 @@ def _may_contain(grammar: Grammar, text: str, service: Service) -> bool:
     except (StructgenError, ValueError):
         return True
     return True
-
-
-def _wrong(param: str, message: str) -> APIError:
-    return APIError(400, f"{param}: {message}", param=param, code="invalid_value")

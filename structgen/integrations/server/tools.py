@@ -21,8 +21,9 @@ from structgen.frontends.chat.stream import ReplyReader
 from structgen.frontends.json_schema import JsonPolicy, json_schema
 from structgen.grammar.nodes import choice, literal, sequence
 from structgen.integrations.server.custom import TextInput, parameters_of, text_input
-from structgen.integrations.server.description import Description, located, only, wrong
+from structgen.integrations.server.description import Description, located, only
 from structgen.integrations.server.message import messages_of
+from structgen.integrations.server.protocol import wrong
 from structgen.integrations.server.template import family_of_template, thought_tags, token_test
 from structgen.models.model_input import free_variables, template_of
 from structgen.models.protocol import Chat

@@ -1,7 +1,11 @@
-"""One answer while it is written: stops, scores, fields that are final, marginals, weights; in a thread."""
+"""One answer while it is written, in a thread: text, traces, scores, fields that are final, marginals, weights.
+
+A diffusion model fills its canvas in any order; what it says is given out in the order of the text.
+"""
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast, final
@@ -9,16 +13,41 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast, final
 import numpy as np
 
 from structgen.decode import Chunk, Result, Sampler, Step, start_generation
+from structgen.decode.diffusion.fill import fill_steps
+from structgen.decode.diffusion.mean_field import FREE
 from structgen.decode.potentials.canonical import Canonical
-from structgen.integrations.server.trace import Trace, Tracer
+from structgen.decode.step.background import Returning
+from structgen.engine.mask import allowed_ids, empty_masks
 from structgen.program.json_cursor import FieldEnd, JsonCursor
 
 if TYPE_CHECKING:
     from structgen.decode import Context, Generation
+    from structgen.decode.diffusion.canvas_run import Snapshot
+    from structgen.decode.diffusion.commit_policy import Unmasking
     from structgen.decode.sampling import Proposal, Samples, SequenceSampler
+    from structgen.engine import Constraint, Vocabulary
     from structgen.integrations.server.runner import Task
+    from structgen.models.protocol.diffusion import DiffusionModel
 
-__all__ = ["FieldEnd", "Item", "Scored", "StopWatch", "Weighed", "written"]
+__all__ = ["Item", "Scored", "StopWatch", "Trace", "Weighed", "filled", "written"]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """The tokens of the chunk that comes next.
+
+    Attributes:
+        start: how many tokens of the answer come before them.
+        tokens: of each its text, id, kind (forced, drafted, chosen), probability and the size of its mask.
+    """
+
+    start: int
+    tokens: tuple[dict[str, Any], ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the attributes as JSON values."""
+        return {"start": self.start, "tokens": list(self.tokens)}
 
 
 class Scored(NamedTuple):
@@ -109,7 +138,7 @@ def written(context: Context, task: Task) -> Generator[Item, None, None]:
         score_ending=task.has_scores,
     )
     pieces = _Pieces(generation, task)
-    tracer = Tracer(task.constraint, task.max_tokens) if task.is_traced else None
+    tracer = _Tracer(task.constraint, task.max_tokens) if task.is_traced else None
     for chunk in _settled(generation) if potentials else generation:
         if tracer is not None:
             yield tracer.trace(chunk, generation)
@@ -242,3 +271,109 @@ def _weighed(context: Context, task: Task, chosen: SequenceSampler | Proposal) -
         yield from (end for end in (*cursor.feed(result.data), *cursor.finish()) if isinstance(end, FieldEnd))
     yield Weighed(samples=samples)
     yield result
+
+
+@final
+class _Tracer:
+    """Follows a generation.  A matcher of its own counts the tokens that were allowed, so each mask is made twice."""
+
+    def __init__(self, constraint: Constraint, max_tokens: int) -> None:
+        self._vocabulary = constraint.vocabulary
+        self._max_tokens = max_tokens
+        self._matcher = constraint.matcher()
+        self._mask = empty_masks(self._vocabulary.size)
+        self._taken = 0
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def trace(self, chunk: Chunk, generation: Generation) -> Trace:
+        """The tokens of a chunk of the generation."""
+        if chunk.start < self._taken:
+            self._matcher.rollback(self._taken - chunk.start)
+            self._taken = chunk.start
+            self._decoder.reset()
+        steps = generation.steps[chunk.start : chunk.start + len(chunk.tokens)]
+        return Trace(chunk.start, tuple(self._token(step) for step in steps if step.token is not None))
+
+    def _token(self, step: Step) -> dict[str, Any]:
+        token: int = step.token  # type: ignore[assignment]  # no end
+        special = self._vocabulary.special
+        allowed = 1
+        if not step.forced:
+            self._matcher.fill_mask(self._mask, budget=self._max_tokens - self._taken)
+            allowed = len(allowed_ids(self._mask[0], self._vocabulary.size))
+        self._matcher.accept(token)
+        self._taken += 1
+        return {
+            "id": token,
+            "text": "" if token in special else self._decoder.decode(self._vocabulary.tokens[token]),
+            "special": special.get(token),
+            "kind": "forced" if step.forced else "drafted" if step.drafted else "chosen",
+            "logprob": step.logprob,
+            "allowed": allowed,
+            "others": [[self._shown(other), logprob] for other, logprob in step.alternatives],
+        }
+
+    def _shown(self, token: int) -> str:
+        special = self._vocabulary.special.get(token)
+        if special is not None:
+            return special
+        return "(end)" if token in self._vocabulary.eos else self._vocabulary.tokens[token].decode("utf-8", "replace")
+
+
+def filled(model: DiffusionModel, task: Task, unmasking: Unmasking) -> Generator[Item, None, None]:
+    """Fill the canvas of a task; a chunk is what the filled slots at its start have gained.
+
+    Raises:
+        StructgenError: as ``fill_canvas``.
+    """
+    steps = fill_steps(
+        model,
+        task.tokens,
+        task.constraint,
+        canvas=unmasking.canvas,
+        policy=unmasking.policy,
+        sampler=task.sampler,  # type: ignore[arg-type]  # of canvases, with unmasking
+        temperature=unmasking.temperature,
+        seed=task.seed,
+    )
+    start = _CanvasStart(task)
+    with Returning(steps) as run:
+        for snapshot in run:
+            yield from start.add(snapshot)
+    yield from start.end(run.value)
+    yield run.value
+
+
+@final
+class _CanvasStart:
+    """The tokens of a canvas before the first free slot: no later step changes them."""
+
+    def __init__(self, task: Task) -> None:
+        self._vocabulary: Vocabulary = task.constraint.vocabulary
+        self._has_events = task.has_events
+        self._forced: set[int] = set()
+        self._sent = 0
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._cursor = JsonCursor()
+
+    def add(self, snapshot: Snapshot) -> Iterator[Item]:
+        """What a commit has made final."""
+        self._forced.update(map(int, snapshot.forced))
+        end, canvas = self._sent, snapshot.canvas
+        while end < len(canvas) and canvas[end] != FREE and int(canvas[end]) not in self._vocabulary.eos:
+            end += 1
+        yield from self._given(tuple(map(int, canvas[self._sent : end])))
+
+    def _given(self, tokens: tuple[int, ...], *, is_last: bool = False) -> Iterator[Item]:
+        data = self._vocabulary.decode(tokens)
+        text, start = self._decoder.decode(data, is_last), self._sent
+        self._sent += len(tokens)
+        if tokens or text:
+            yield Chunk(text, tokens, self._forced.issuperset(range(start, self._sent)), start)
+        if self._has_events:
+            found = [*self._cursor.feed(data), *(self._cursor.finish() if is_last else ())]
+            yield from (each for each in found if isinstance(each, FieldEnd))
+
+    def end(self, result: Result) -> Iterator[Item]:
+        """The rest."""
+        yield from self._given(result.tokens[self._sent :], is_last=True)

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias, final, runtime_checkable
 
+from structgen.decode.step.background import Returning
 from structgen.engine import Vocabulary, compile
 from structgen.errors import GenerationError, ValidationFailed
 from structgen.program.backends import AnswerStream, ProgramSettings, compact_grammar, log_refusal
@@ -188,16 +189,10 @@ class RemoteAnswerStream(AnswerStream):
             sampler=self._sampler,
             seed=self._settings.seed + len(self._violations),
         )
-        try:
-            while True:
-                try:
-                    piece = next(pieces)
-                except StopIteration as stop:
-                    ending: Ending = stop.value
-                    break
+        with Returning(pieces) as received:
+            for piece in received:
                 yield from draft.read(piece)
-        finally:
-            pieces.close()
+        ending = received.value
         if ending.finish_reason == "length" and not draft.is_complete:
             raise GenerationError(
                 "answer",

@@ -156,6 +156,16 @@ def pointer_of(steps: Iterable[str | int]) -> str:
     return "".join(f"/{_in_fragment(step)}" for step in steps)
 
 
+def plain_pointer(steps: Iterable[str | int]) -> str:
+    """The JSON Pointer of some steps, as it stands in plain text."""
+    return "".join(f"/{escaped(step)}" for step in steps)
+
+
+def pointer_steps(pointer: str) -> list[str]:
+    """The steps of a JSON Pointer in plain text (RFC 6901), which is empty or begins with ``/``."""
+    return [step.replace("~1", "/").replace("~0", "~") for step in pointer.split("/")[1:]]
+
+
 def escaped(step: str | int) -> str:
     """Write one reference token of a JSON Pointer as it stands in plain text."""
     return str(step).replace("~", "~0").replace("/", "~1")

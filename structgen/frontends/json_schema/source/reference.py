@@ -14,7 +14,14 @@ from urllib.parse import unquote
 
 from structgen.errors import GrammarError, LimitExceeded
 from structgen.frontends.json_schema.source.document import RECURSIVE
-from structgen.frontends.json_schema.source.location import Location, Resource, absolute_uri, pointer_of, refused
+from structgen.frontends.json_schema.source.location import (
+    Location,
+    Resource,
+    absolute_uri,
+    pointer_of,
+    pointer_steps,
+    refused,
+)
 
 if TYPE_CHECKING:
     from structgen.frontends.json_schema.source.document import Documents, SchemaPath
@@ -164,7 +171,7 @@ class References:
         start = location.resource if not uri else self._find(location, keyword, uri)
         name = unquote(fragment)
         if not name or name.startswith("/"):
-            steps = [_unescape(step) for step in name.split("/")[1:]]
+            steps = pointer_steps(name)
             resource, path = _follow(start, steps, location, keyword)
         else:
             resource = start.document.index.base(start)
@@ -258,10 +265,6 @@ def _follow(start: Resource, steps: list[str], location: Location, keyword: str)
             pointer = start.pointer + pointer_of(steps[: count + 1])
             resource = start.document.index.at(pointer) or resource
     return resource, start.path + tuple(steps)
-
-
-def _unescape(step: str) -> str:
-    return step.replace("~1", "/").replace("~0", "~")
 
 
 def _child(schema: Json, step: str, before: list[str], location: Location, keyword: str) -> Json:

@@ -9,6 +9,7 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any, Final, Generic, NamedTuple, TypeAlias, TypeVar
 
+from structgen.frontends.json_schema.source.location import pointer_steps
 from structgen.methods.monitors.bytewise_potential import BytewisePotential
 from structgen.methods.monitors.json_rules.value import string_of
 
@@ -279,7 +280,7 @@ def pattern(pointer: str) -> Pattern:
     for part in pointer.split("~")[1:]:
         if part[:1] not in ("0", "1"):
             raise ValueError(f"path {pointer!r}: '~' must be followed by 0 or 1; write '~0' for a tilde, '~1' for '/'")
-    return tuple(step.replace("~1", "/").replace("~0", "~") for step in pointer.split("/")[1:])
+    return tuple(pointer_steps(pointer))
 
 
 def _path_prefix(frame: _Frame | None, steps: int) -> tuple[str, ...]:

@@ -154,7 +154,12 @@ def test_a_stream_ends_with_its_usage(client: OpenAI) -> None:
             "response_format.json_schema.schema#/type",
             "#/type",
         ),
-        (b'{"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}', 400, "messages", "image_url"),
+        (
+            b'{"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}',
+            400,
+            "messages[0].content[0]",
+            "image_url",
+        ),
         (b'{"x": "' + b"x" * (1 << 20) + b'"}', 413, None, "larger than"),
     ],
 )

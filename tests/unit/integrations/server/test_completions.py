@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from typing import Any
 
@@ -118,6 +119,9 @@ def test_descriptions_are_enforced(client: OpenAI) -> None:
         ({"echo": True, "logprobs": 1}, "echo", "of the answer alone"),
         ({"tools": [{}]}, "tools", "a field of chats"),
         ({"logprobs": 50}, "logprobs", "less than or equal to 20"),
+        ({"max_completion_tokens": 5}, "max_completion_tokens", "say it in max_tokens"),
+        ({"prompt": "Say", "max_tokens": 5000}, "prompt", "the context holds 2000 tokens"),
+        ({"structgen": {"trace": True}, "stream": True}, "structgen.trace", "of chats with stream"),
     ],
 )
 def test_what_is_not_done_is_refused_by_name(client: OpenAI, fields: dict[str, Any], param: str, reason: str) -> None:
@@ -125,6 +129,26 @@ def test_what_is_not_done_is_refused_by_name(client: OpenAI, fields: dict[str, A
     with pytest.raises(openai.BadRequestError, match=reason) as caught:
         client.completions.create(model="hash", prompt="Say", extra_body=fields)
     assert str(caught.value.param).startswith(param)
+
+
+def test_the_report_is_that_of_chats(url: str) -> None:
+    """Whole and in a stream, here and in responses."""
+    schema = {"type": "object", "properties": {"a": {"type": "boolean"}}, "additionalProperties": False}
+    form = {"type": "json_schema", "json_schema": {"name": "a", "schema": schema}}
+    flat = {"type": "json_schema", "name": "a", "schema": schema}
+    said: dict[str, Any] = {"response_format": form, "max_tokens": 30, "structgen": {"report": True}}
+
+    def ask(path: str, **fields: Any) -> httpx.Response:
+        return httpx.post(f"{url}/v1/{path}", json=fields, timeout=60)
+
+    chat = ask("chat/completions", messages=[{"role": "user", "content": "?"}], **said)
+    wanted = chat.json()["structgen"]["report"]
+    assert wanted["counts"]["enforced"] > 0
+    assert ask("completions", prompt="?", **said).json()["structgen"]["report"] == wanted
+    streamed = ask("completions", prompt="?", stream=True, **said).text
+    assert json.loads(streamed.split("\n\n")[0].removeprefix("data: "))["structgen"]["report"] == wanted
+    held = ask("responses", input="?", text={"format": flat}, max_output_tokens=30, structgen={"report": True}).json()
+    assert (held["structgen"]["report"]["counts"], held["structgen"]["cut_at"]) == (wanted["counts"], None)
 
 
 def test_tokens_of_texts_and_texts_of_tokens(url: str) -> None:

@@ -72,6 +72,22 @@ def told(*messages: dict[str, Any], form: Form | None = None) -> list[dict[str, 
     return messages_of([Message.model_validate(each) for each in messages], form or Form())
 
 
+@pytest.mark.parametrize(
+    ("content", "place"),
+    [
+        ([{"type": "text", "text": None}], "messages[0].content[0].text"),
+        ([{"type": "text", "text": "a"}, {"type": "refusal", "refusal": 1}], "messages[0].content[1].refusal"),
+        ([{"type": "text", "text": "a"}, {"type": "image_url"}], "messages[0].content[1]"),
+        (3, "messages[0].content"),
+    ],
+)
+def test_content_that_is_no_text_is_refused(content: object, place: str) -> None:
+    """And not written out: ``None`` is no text that anyone said."""
+    with pytest.raises(APIError) as caught:
+        told({"role": "user", "content": content})
+    assert caught.value.param == place
+
+
 def test_participants_keep_their_names() -> None:
     """Templates that tell them apart read ``name``."""
     assert told({"role": "user", "name": "Ada", "content": "?"}) == [{"role": "user", "name": "Ada", "content": "?"}]
@@ -118,7 +134,7 @@ def test_a_header_does_not_grow_with_the_body(url: str) -> None:
         ({"name": 1}, "messages.0.name"),
         ({"reasoning_content": ["x"]}, "messages.0.reasoning_content"),
         ({"function_call": "now"}, "messages[0].tool_calls[0].function"),
-        ({"content": [{"type": "file", "file": {}}]}, "messages"),
+        ({"content": [{"type": "file", "file": {}}]}, "messages[0].content[0]"),
     ],
 )
 def test_malformed_messages_are_refused(url: str, member: dict[str, Any], param: str) -> None:

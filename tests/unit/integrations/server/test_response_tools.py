@@ -187,6 +187,15 @@ def test_one_reply_is_one_message() -> None:
     assert (last["reasoning_content"], last["content"], len(last["tool_calls"])) == ("So.", None, 1)
 
 
+def test_a_reply_after_a_message_without_content_is_its_own() -> None:
+    """What the assistant said is not put into the mouth of the user; a thought and its reply are one message."""
+    said = messages_of_items([{"role": "user"}, {"role": "assistant", "content": "Yes."}])
+    assert said == [{"role": "user", "content": None}, {"role": "assistant", "content": "Yes."}]
+    thought = {"type": "reasoning", "summary": [{"type": "summary_text", "text": "Hm."}]}
+    replies = [{"role": "assistant", "content": text} for text in ("Yes.", "No.")]
+    assert [each["content"] for each in messages_of_items([thought, *replies])] == ["Yes.", "No."]
+
+
 def test_thoughts_are_items_of_their_own(serve: Callable[..., str]) -> None:
     """Before the calls of a family, with their events and their tokens counted."""
     url = serve(TaggedModel(), tool_family="hermes")
