@@ -14,12 +14,11 @@ from structgen.errors import GrammarError, LimitExceeded
 from structgen.grammar import nodes as ir
 from structgen.grammar.nodes import Grammar
 from structgen.grammar.nodes.description import Described
-from structgen.grammar.scopes import check_closed, free_references, resolve
+from structgen.grammar.scopes import free_references, resolve
 from structgen.grammar.visitor import NodeTable
 
 __all__ = [
     "Nullability",
-    "check_closed",
     "cyclic_components",
     "free_references",
     "is_regular",

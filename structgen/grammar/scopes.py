@@ -15,7 +15,7 @@ from structgen.grammar.limits import Limits
 from structgen.grammar.nodes import Grammar, Reference, Rules, Shared, postorder
 from structgen.grammar.nodes.description import Described
 
-__all__ = ["check_closed", "free_references", "nodes_with_names", "resolve", "used_rules"]
+__all__ = ["free_references", "nodes_with_names", "resolve", "used_rules"]
 
 _DEFAULT_LIMITS: Final = Limits()
 
@@ -29,15 +29,6 @@ def free_references(term: Grammar) -> tuple[str, ...]:
     """
     with_names = nodes_with_names(term)
     return _all_free(term, _free_names(term, with_names), with_names.values())
-
-
-def check_closed(term: Grammar) -> None:
-    """Check that every reference belongs to a rule.
-
-    Raises:
-        GrammarError: naming the references that do not.
-    """
-    _refuse_free(free_references(term))
 
 
 def resolve(grammar: Grammar, limits: Limits = _DEFAULT_LIMITS, *, through_shared: bool = False) -> Rules:

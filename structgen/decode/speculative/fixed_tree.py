@@ -198,14 +198,6 @@ class RankTree(Shape):
             wait(path, -negative, 0)
         return cls(tuple(paths))
 
-    def expected_length(self, rates: Sequence[Sequence[float]]) -> float:
-        """Return the expected number of accepted tokens for acceptance rates as in ``of_rates``."""
-        reach: dict[tuple[int, ...], float] = {(): 1.0}
-        for path in self.paths:
-            level = rates[min(len(path) - 1, len(rates) - 1)]
-            reach[path] = reach[path[:-1]] * (level[path[-1]] if path[-1] < len(level) else 0.0)
-        return sum(reach.values()) - 1.0
-
     def grow(
         self, growth: Growth, budget: int, *, kind: int = 0, generator: np.random.Generator | None = None
     ) -> DraftTree:

@@ -11,7 +11,6 @@ Pseudorandom Number Generators", OOPSLA 2014), whose state can be set to any pos
 
 from __future__ import annotations
 
-import copy
 import math
 from dataclasses import dataclass, field, replace
 from numbers import Real
@@ -32,9 +31,7 @@ __all__ = [
     "check_tempering",
     "choose_by_noise",
     "exponential_noise",
-    "gumbel_noise",
     "noise_key",
-    "peek_noise_keys",
     "wrong_sampler",
 ]
 
@@ -208,7 +205,7 @@ class GumbelMax:
     """Samples a token with fixed Gumbel noise, after temperature and truncation.
 
     Each choice takes one number from the generator, the key of its noise.  A copy of the generator therefore gives the
-    noise of all later choices (``peek_noise_keys``), and a drafter can use it.
+    noise of all later choices, and a drafter can use it.
 
     The noise belongs to the index of a token among the allowed ones.  A draft under the same mask has the same noise.
 
@@ -237,12 +234,6 @@ class GumbelMax:
 def noise_key(generator: np.random.Generator) -> int:
     """Take the key of one choice, 64 bits, from the generator."""
     return int(generator.integers(0, 2**64 - 1, dtype=np.uint64, endpoint=True))
-
-
-def peek_noise_keys(generator: np.random.Generator, count: int) -> list[int]:
-    """The keys of the next ``count`` choices; the generator stays as it is."""
-    copied = copy.deepcopy(generator)
-    return [noise_key(copied) for _ in range(count)]
 
 
 def choose_by_noise(weights: NDArray[np.float64], key: int, ids: NDArray[np.int64] | None = None) -> int:
@@ -280,13 +271,6 @@ def exponential_noise(key: int, ids: NDArray[np.int64]) -> NDArray[np.float64]:
     uniform *= 2.0**-52
     np.log(uniform, out=uniform)
     return np.negative(uniform, out=uniform)
-
-
-def gumbel_noise(key: int, ids: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Independent standard Gumbel numbers, one for each id, ``[n]``."""
-    noise = exponential_noise(key, ids)
-    np.log(noise, out=noise)
-    return np.negative(noise, out=noise)
 
 
 def _winner(weights: NDArray[np.float64], key: int, ids: NDArray[np.int64] | None) -> int:

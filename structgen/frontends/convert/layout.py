@@ -62,11 +62,6 @@ class Written:
     text: str
     losses: tuple[Loss, ...]
 
-    @property
-    def is_same_language(self) -> bool:
-        """Whether the written language is that of the grammar."""
-        return all(loss.treatment is not Treatment.SUPERSET for loss in self.losses)
-
 
 class LossLog:
     """Collects losses while a grammar is written, and refuses those not allowed."""

@@ -1,16 +1,14 @@
 """Verification of whole chains, and of whole trees for custom loops.
 
-Chains are verified token by token as in speculative sampling, or as one block; trees by a verifier at each node, by
-sample and match, or with fixed noise (M. Daliri, C. Musco, A. T. Suresh, "Coupling without Communication and
-Drafter-Invariant Speculative Decoding", 2024, arXiv 2408.07978).
+Chains are verified token by token as in speculative sampling, or as one block; trees by a verifier at each node, or by
+sample and match.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, final
+from typing import TYPE_CHECKING, Any, ClassVar, final
 
 import numpy as np
 
@@ -23,8 +21,6 @@ from structgen.decode.speculative.verifier import (
     reject_recursively,
     residual,
 )
-from structgen.decode.step.sampler import choose_by_noise
-from structgen.decode.step.without_replacement import Number, WeightedSample
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -35,13 +31,8 @@ if TYPE_CHECKING:
 __all__ = [
     "BlockVerification",
     "ChainSampling",
-    "WeightedVerificationResult",
-    "match_fixed_noise",
-    "match_greedily",
-    "match_greedily_chain",
     "restricted",
     "sample_and_match",
-    "sample_and_match_weighted",
     "verify_tree",
 ]
 
@@ -113,27 +104,6 @@ class ChainSampling(ChainVerifier):
         return VerificationResult(tuple(range(len(drafts))), chance.draw(p[len(drafts)]))
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class WeightedVerificationResult(Generic[Number]):
-    """As ``VerificationResult``, for tokens that were sampled with weights.
-
-    Attributes:
-        nodes: the accepted nodes.
-        token: the next token; None if no token was found, and the last weight is then 0.
-        weights: the weights of the accepted tokens and of ``token``.
-    """
-
-    nodes: tuple[int, ...]
-    token: int | None
-    weights: tuple[Number, ...]
-
-    @property
-    def weight(self) -> Number:
-        """The product of the weights."""
-        return math.prod(self.weights[1:], start=self.weights[0])
-
-
 def sample_and_match(tree: DraftTree, draw: Callable[[int], int]) -> VerificationResult:
     """Walk down a tree as long as it has the sampled token.
 
@@ -152,72 +122,6 @@ def sample_and_match(tree: DraftTree, draw: Callable[[int], int]) -> Verificatio
             return VerificationResult(tuple(nodes), token)
         nodes.append(child)
         node = child
-
-
-def sample_and_match_weighted(
-    tree: DraftTree, draw: Callable[[int], WeightedSample[Number]]
-) -> WeightedVerificationResult[Number]:
-    """As ``sample_and_match``, for samples with weights.
-
-    If each sample is properly weighted given the tokens before it, as those of
-    ``structgen.decode.step.without_replacement`` are, so is the sequence: ``E[weight 1{tokens}]`` is the model's
-    probability of the tokens if all of them are allowed, else 0.  No mask is needed.
-    """
-    nodes: list[int] = []
-    weights: list[Number] = []
-    node = ROOT
-    while True:
-        sampled = draw(node)
-        weights.append(sampled.weight)
-        child = None if sampled.token is None else tree.child(node, sampled.token)
-        if child is None:
-            return WeightedVerificationResult(tuple(nodes), sampled.token, tuple(weights))
-        nodes.append(child)
-        node = child
-
-
-def match_greedily(rows: DistributionRows, tree: DraftTree) -> VerificationResult:
-    """Walk down a tree as long as it has the most probable token; of equally probable ones the first.
-
-    Args:
-        rows: logits, log-probabilities or distributions over all token ids, masked: ``[1 + len(tree)]`` rows, before
-            the tree and after each node.
-        tree: the draft tokens, token ids.
-    """
-    return sample_and_match(tree, lambda node: _best(rows[node + 1]))
-
-
-def match_greedily_chain(rows: DistributionRows, tokens: Iterable[int]) -> VerificationResult:
-    """As ``match_greedily`` for a chain: ``[1 + k]`` rows, with the draft tokens as indices into them."""
-    drafts: Sequence[int] = list(tokens)
-    for position, draft in enumerate(drafts):
-        best = _best(rows[position])
-        if best != draft:
-            return VerificationResult(tuple(range(position)), best)
-    return VerificationResult(tuple(range(len(drafts))), _best(rows[len(drafts)]))
-
-
-def _best(row: NDArray[Any]) -> int:
-    return int(row.argmax())
-
-
-def match_fixed_noise(p: DistributionRows, tree: DraftTree, keys: Sequence[int]) -> VerificationResult:
-    """Walk down a tree as long as it has the token that the target takes with the noise of each position.
-
-    Args:
-        p: the target's distributions (they need not sum to 1) over all token ids, masked and shaped: ``[1 +
-            len(tree)]`` rows of ``[V]``, before the tree and after each node.
-        tree: the draft tokens, token ids.
-        keys: the noise keys of the positions, at least one more than the tree is deep.
-    """
-    depths: dict[int, int] = {ROOT: 0}
-
-    def draw(node: int) -> int:
-        if node != ROOT:
-            depths[node] = depths[tree.parents[node]] + 1
-        return choose_by_noise(p[node + 1], keys[depths[node]])
-
-    return sample_and_match(tree, draw)
 
 
 def verify_tree(

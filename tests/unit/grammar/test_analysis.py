@@ -11,7 +11,6 @@ from machine_load import at_most
 from structgen.errors import GrammarError, LimitExceeded
 from structgen.grammar.analysis import (
     Nullability,
-    check_closed,
     free_references,
     is_regular,
     productive_rules,
@@ -64,10 +63,8 @@ def test_free_references(text: str, free: tuple[str, ...]) -> None:
 
 def test_free_references_are_named_in_the_error() -> None:
     """The message lists them, at most eight."""
-    with pytest.raises(GrammarError, match="no rule is called 'missing'"):
-        check_closed(parse("rules { a = missing } in a"))
     with pytest.raises(GrammarError, match="and 3 more"):
-        check_closed(Sequence([Reference(f"r{index}") for index in range(11)]))
+        resolve(Sequence([Reference(f"r{index}") for index in range(11)]))
     with pytest.raises(GrammarError, match="no rule is called 'missing'"):
         resolve(parse("rules { a = missing } in a"))
 

@@ -158,11 +158,6 @@ class Retrieval(Drafter):
         if self.places < 1:
             raise ValueError(f"Retrieval: places must be at least 1; found {self.places!r}")
 
-    @property
-    def laws(self) -> NGramTable | None:
-        """The old name of ``distributions``, for one release."""
-        return self.distributions
-
     name = "retrieval"
 
     def start(self, context: Context, task: DraftTask) -> Drafting:

@@ -3,32 +3,27 @@
 from __future__ import annotations
 
 import itertools
+import math
 import random
 from collections import defaultdict
 from collections.abc import Callable
+from dataclasses import dataclass
 from fractions import Fraction
 from functools import partial
 from typing import Any
 
-import numpy as np
 import pytest
 from exact_randomness import Chances, ExactWithoutReplacement, outcomes
 from verifier_outcomes import EveryChance, distribution_of, exact_distribution, random_distribution, random_mask
 
 from structgen.decode.speculative.draft_tree import ROOT, DraftTree
-from structgen.decode.speculative.verifier import VerificationResult
 from structgen.decode.step.without_replacement import (
     WeightedSample,
     sample_geometric,
     sample_recursive,
     sample_weighted,
 )
-from structgen.methods.verifiers.tree_verification import (
-    match_greedily,
-    match_greedily_chain,
-    sample_and_match,
-    sample_and_match_weighted,
-)
+from structgen.methods.verifiers.tree_verification import sample_and_match
 
 Tokens = tuple[int, ...]
 
@@ -71,37 +66,36 @@ def test_what_is_sampled_has_its_distribution_whatever_was_drafted(seed: int) ->
         assert found.get(tokens, 0) == wanted
 
 
-@pytest.mark.parametrize("seed", range(50))
-def test_a_greedy_walk_ends_where_writing_one_by_one_leaves_the_tree(seed: int) -> None:
-    rng = random.Random(seed)
-    logits = np.random.default_rng(seed)
-    rows = {
-        each: logits.integers(0, 3, 3).astype(float) for n in range(5) for each in itertools.product(range(3), repeat=n)
-    }
-    tree = some_tree(rng, 3, 4)
-    one_by_one: Tokens = ()
-    while len(one_by_one) < 5:
-        row = rows[one_by_one].tolist()
-        one_by_one = (*one_by_one, row.index(max(row)))
-    verification = match_greedily([rows[()], *(rows[tuple(tree.prefix(node))] for node in range(len(tree)))], tree)
-    tokens = tokens_of(tree, verification.nodes, verification.token)
-    assert tokens == one_by_one[: len(tokens)]
-    paths = {tuple(tree.prefix(node)) for node in range(len(tree))}
-    assert tokens not in paths
-    chain = [rng.choice((token, 0)) for token in one_by_one[:4]]
-    of_chain = match_greedily_chain([rows[tuple(chain[:n])] for n in range(5)], chain)
-    same = next((n for n in range(4) if chain[n] != one_by_one[n]), 4)
-    assert of_chain == VerificationResult(tuple(range(same)), one_by_one[same])
-    tree_of_chain = DraftTree.chain(chain)
-    assert match_greedily([rows[tuple(chain[:n])] for n in range(5)], tree_of_chain) == of_chain
-
-
-def test_of_equal_tokens_the_first_is_the_greedy_one() -> None:
-    assert match_greedily_chain(np.array([[1.0, 1.0], [0.0, 2.0]]), [0]) == VerificationResult((0,), 1)
-    assert match_greedily_chain(np.array([[1.0, 1.0], [0.0, 2.0]]), [1]) == VerificationResult((), 0)
-
-
 # constraints that are only asked about single tokens
+
+
+@dataclass(frozen=True)
+class Weighted:
+    """What was accepted: nodes, the next token if there is one, and the weights of all of them."""
+
+    nodes: tuple[int, ...]
+    token: int | None
+    weights: tuple[Any, ...]
+
+    @property
+    def weight(self) -> Any:
+        return math.prod(self.weights[1:], start=self.weights[0])
+
+
+def sample_and_match_weighted(tree: DraftTree, draw: Callable[[int], WeightedSample[Any]]) -> Weighted:
+    """As ``sample_and_match``, for samples with weights: if each is right on average, so is their product."""
+    nodes: list[int] = []
+    weights: list[Any] = []
+    node = ROOT
+    while True:
+        sampled = draw(node)
+        weights.append(sampled.weight)
+        child = None if sampled.token is None else tree.child(node, sampled.token)
+        if child is None:
+            return Weighted(tuple(nodes), sampled.token, tuple(weights))
+        nodes.append(child)
+        node = child
+
 
 ESTIMATORS: dict[str, Callable[..., WeightedSample[Any]]] = {
     "recursive": sample_recursive,

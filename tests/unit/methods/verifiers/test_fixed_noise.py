@@ -15,7 +15,7 @@ from verifier_outcomes import random_distribution
 
 from structgen.decode.speculative.draft_tree import ROOT, DraftTree
 from structgen.decode.step.sampler import choose_by_noise
-from structgen.methods.verifiers.tree_verification import match_fixed_noise
+from structgen.methods.verifiers.tree_verification import sample_and_match
 
 Tokens = tuple[int, ...]
 
@@ -53,8 +53,7 @@ def test_what_is_taken_is_what_writing_one_by_one_takes(seed: int) -> None:
     tree = DraftTree()
     for _ in range(5):
         tree.extend(ROOT, [rng.choice((token, rng.randrange(4))) for token in wanted[:4]])
-    p = [toy.distribution(()), *(toy.distribution(tuple(tree.prefix(node))) for node in range(len(tree)))]
-    verification = match_fixed_noise(p, tree, toy.keys)
+    verification = sample_and_match(tree, lambda node: toy.choose(() if node == ROOT else tuple(tree.prefix(node))))
     tokens = (*(tree.tokens[node] for node in verification.nodes), verification.token)
     assert tokens == wanted[: len(tokens)]
     assert tokens not in {tuple(tree.prefix(node)) for node in range(len(tree))}
