@@ -15,13 +15,16 @@ import unicodedata
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
+from structgen.errors import VocabularyError
 from structgen.frontends.chat import families, load_family
 from structgen.models.protocol.language import Chat
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-__all__ = ["ControlTokens"]
+    from structgen.engine import Vocabulary
+
+__all__ = ["ControlTokens", "token_test"]
 
 _CONTROL: Final = re.compile(r"<\|.*\|>|<｜.*｜>", re.DOTALL)
 _UNSEEN: Final = frozenset({"Mn", "Me", "Cc", "Cf"})
@@ -224,3 +227,17 @@ def _with_names(value: dict[Any, Any], marks: _Marks) -> dict[Any, Any]:
         marks.hide(name, is_models=False) if isinstance(name, str) and not name.isidentifier() else name: each
         for name, each in value.items()
     }
+
+
+def token_test(vocabulary: Vocabulary) -> Callable[[str], bool]:
+    """Whether a tag is one token of a vocabulary."""
+    names = set(vocabulary.special.values())
+
+    @cache
+    def is_token(tag: str) -> bool:
+        try:
+            return tag in names or len(vocabulary.tokenize(tag)) == 1
+        except VocabularyError:
+            return False
+
+    return is_token

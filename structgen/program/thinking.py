@@ -16,10 +16,12 @@ from typing import TYPE_CHECKING, Final, final
 from structgen.decode import Sampler, start_generation
 from structgen.decode.diffusion.posterior import CanvasSampler
 from structgen.decode.step.context import check_start
+from structgen.decode.step.result import spelled_bytes, spelled_text
 from structgen.engine import compile
-from structgen.errors import ProgramError, VocabularyError
+from structgen.errors import ProgramError
 from structgen.frontends.chat import Family, load_family, think
 from structgen.frontends.chat.family import family_of_tags, spelled, stop_string_of, text_without
+from structgen.models.control_tokens import token_test
 from structgen.program.answer import Answer
 from structgen.program.backends import ProgramSettings, seed_of_stream
 from structgen.program.backends.canvas_answer import CanvasAnswerStream
@@ -82,7 +84,7 @@ def think_in_tokens(
     model = conversation.model
     form = _form_of(model.vocabulary)
     context = conversation.ready(form.hint)
-    is_open = _spelled(model.vocabulary, context.tokens[-16:]).rstrip().endswith(form.start.strip())
+    is_open = spelled_text(model.vocabulary, context.tokens[-16:]).rstrip().endswith(form.start.strip())
     grammar = think(family=form.family, is_open=is_open)
     before_answer = form.family.text.layout.prefix
     if before_answer:
@@ -184,16 +186,7 @@ def _wrong_sampler(sampler: object, subject: str) -> ProgramError:
 
 def _form_of(vocabulary: Vocabulary) -> _Form:
     """The form of the family whose tags the vocabulary has as tokens."""
-    names = set(vocabulary.special.values())
-
-    @functools.cache
-    def is_token(tag: str) -> bool:
-        try:
-            return tag in names or len(vocabulary.tokenize(tag)) == 1
-        except VocabularyError:
-            return False
-
-    family = family_of_tags(is_token)
+    family = family_of_tags(token_test(vocabulary))
     return _plain_form() if family is None else _Form(family, "", _end_of(family))
 
 
@@ -207,16 +200,6 @@ def _end_of(family: Family) -> str:
     end = "" if family.thought is None else family.thought.layout.end
     stop = stop_string_of(end, family.tokens)
     return end[: end.find(stop) + len(stop)]
-
-
-def _spelled(vocabulary: Vocabulary, tokens: Sequence[int]) -> str:
-    """The text of some tokens, special tokens by their names."""
-    return b"".join(_piece(vocabulary, token) for token in tokens).decode("utf-8", "replace")
-
-
-def _piece(vocabulary: Vocabulary, token: int) -> bytes:
-    name = vocabulary.special.get(token)
-    return vocabulary.tokens[token] if name is None else name.encode()
 
 
 @final
@@ -240,7 +223,7 @@ class _ThoughtReader:
         """Return the text that the next tokens add."""
         if self._is_over:
             return ""
-        piece = self._decoder.decode(b"".join(_piece(self._vocabulary, token) for token in tokens))
+        piece = self._decoder.decode(spelled_bytes(self._vocabulary, tokens))
         skipped = min(self._skip, len(piece))
         self._skip -= skipped
         held = self._held + piece[skipped:]

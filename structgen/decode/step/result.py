@@ -290,9 +290,7 @@ class Result:
     @cached_property
     def spelled(self) -> str:
         """The output as text with special tokens spelled out, the form that ``read_reply`` reads."""
-        special, tokens = self.vocabulary.special, self.vocabulary.tokens
-        data = b"".join(special[token].encode() if token in special else tokens[token] for token in self.tokens)
-        return data[self.skipped :].decode("utf-8", "replace")
+        return spelled_bytes(self.vocabulary, self.tokens)[self.skipped :].decode("utf-8", "replace")
 
     @cached_property
     def value(self) -> Any:
@@ -328,6 +326,17 @@ class Result:
     def _repr_html_(self) -> str:
         facts = [("finish reason", self.finish_reason), ("cost", self.stats.summary)]
         return card("Result", pieces(result_pieces(self)), table(facts))
+
+
+def spelled_bytes(vocabulary: Vocabulary, tokens: Iterable[int]) -> bytes:
+    """The bytes of tokens, special tokens by their names."""
+    special, texts = vocabulary.special, vocabulary.tokens
+    return b"".join(special[token].encode() if token in special else texts[token] for token in tokens)
+
+
+def spelled_text(vocabulary: Vocabulary, tokens: Iterable[int]) -> str:
+    """Tokens as text, special tokens by their names; bytes that are not UTF-8 become U+FFFD."""
+    return spelled_bytes(vocabulary, tokens).decode("utf-8", "replace")
 
 
 def result_pieces(result: Result) -> Iterator[Piece]:

@@ -14,6 +14,7 @@ from pydantic import Field
 from starlette.responses import JSONResponse, Response
 
 from structgen.decode import Chunk, Result, Step
+from structgen.decode.step.result import spelled_text
 from structgen.integrations.server.description import described
 from structgen.integrations.server.protocol import Body, ChatRequest, Message, members, parsed, refuse_trace, sse, wrong
 from structgen.integrations.server.scores import Answer, field_event, ranked, text_of, usage
@@ -160,7 +161,7 @@ class _Completion:
 
     def _prompt_text(self, task: Task) -> str:
         """What ``echo`` puts before an answer."""
-        return _text(self._service.model.vocabulary, task.tokens) if self._own.echo else ""
+        return spelled_text(self._service.model.vocabulary, task.tokens) if self._own.echo else ""
 
     def whole(self, tasks: Sequence[Task], answers: Sequence[Answer]) -> dict[str, Any]:
         """The answer as a whole."""
@@ -249,13 +250,6 @@ def _name(vocabulary: Vocabulary, token: int) -> str:
         return "bytes:" + "".join(f"\\x{byte:02x}" for byte in data)
 
 
-def _text(vocabulary: Vocabulary, tokens: Sequence[int]) -> str:
-    """Tokens as text, special tokens by their names."""
-    special, plain_tokens = vocabulary.special, vocabulary.tokens
-    data = [special[token].encode() if token in special else plain_tokens[token] for token in tokens]
-    return b"".join(data).decode("utf-8", "replace")
-
-
 class _TokenizeRequest(Body):
     """The body of ``/tokenize``: a text, or the messages of a chat."""
 
@@ -286,14 +280,10 @@ async def tokenize(service: Service, data: object) -> Response:
     elif request.add_special_tokens is False:
         tokens = await asyncio.to_thread(vocabulary.tokenize, request.prompt or "")
     else:
-        tokens = await asyncio.to_thread(_encoded, service, request.prompt or "")
+        tokens = await asyncio.to_thread(service.model.encode_prompt, request.prompt or "", chat=False)
     held = {"count": len(tokens), "max_model_len": service.model.max_context, "tokens": list(tokens)}
     strings = [text_of(vocabulary, token) for token in tokens] if request.return_token_strs else None
     return JSONResponse({**held, "token_strs": strings})
-
-
-def _encoded(service: Service, text: str) -> list[int]:
-    return service.model.encode_prompt(text, chat=False)
 
 
 class _DetokenizeRequest(Body):
@@ -312,4 +302,4 @@ async def detokenize(service: Service, data: object) -> Response:
     request = parsed(_DetokenizeRequest, data)
     service.check_model(request.model)
     tokens = checked_ids(service, request.tokens, "tokens")
-    return JSONResponse({"prompt": _text(service.model.vocabulary, tokens)})
+    return JSONResponse({"prompt": spelled_text(service.model.vocabulary, tokens)})

@@ -10,6 +10,7 @@ from collections.abc import Sequence, Set as AbstractSet
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, final
 
+from structgen.decode.step.result import spelled_bytes
 from structgen.frontends.chat.stream import ReplyPiece
 from structgen.integrations.server.custom import InputReader
 from structgen.integrations.server.protocol import wrong
@@ -65,15 +66,11 @@ class MessageWriter:
         """
         if self._reader is None:
             return [ReplyPiece("text", text)] if text else []
-        return self._noted(self._reader.read(self._decoder.decode(b"".join(map(self._spelled, tokens)))))
-
-    def _spelled(self, token: int) -> bytes:
-        name = self._vocabulary.special.get(token)
-        return self._vocabulary.tokens[token] if name is None else name.encode()
+        return self._noted(self._reader.read(self._decoder.decode(spelled_bytes(self._vocabulary, tokens))))
 
     def width(self, token: int) -> int:
         """How many bytes a token has in the reply, special tokens written out."""
-        return len(self._spelled(token))
+        return len(spelled_bytes(self._vocabulary, (token,)))
 
     def last_pieces(self) -> list[ReplyPiece]:
         """The last pieces.

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from itertools import pairwise
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from structgen.errors import VocabularyError
 from structgen.frontends.chat import Family, families, load_family
 from structgen.frontends.chat.family import Placeholder, stop_string_of
 
-if TYPE_CHECKING:
-    from structgen.engine import Vocabulary
-
-__all__ = ["family_of_template", "thought_tags", "token_test"]
+__all__ = ["family_of_template", "thought_tags"]
 
 _LEAST_MATCH: Final = 8
 
@@ -60,16 +55,3 @@ def thought_tags(family: Family) -> list[str]:
     parts = family.thought.layout.parts
     text = "".join(part for part in parts if not isinstance(part, Placeholder))
     return [tag for tag in family.tokens if tag in text] or [stop_string_of(text, ())]
-
-
-def token_test(vocabulary: Vocabulary) -> Callable[[str], bool]:
-    """Whether a tag is one token of a vocabulary."""
-    names = set(vocabulary.special.values())
-
-    def is_token(tag: str) -> bool:
-        try:
-            return tag in names or len(vocabulary.tokenize(tag)) == 1
-        except VocabularyError:
-            return False
-
-    return is_token

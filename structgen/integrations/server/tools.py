@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence, Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, final
 
+from structgen.decode.step.result import spelled_text
 from structgen.engine import compile
 from structgen.errors import GrammarError
 from structgen.frontends.chat import Family, load_family, think, tool_calls
@@ -24,7 +25,8 @@ from structgen.integrations.server.custom import TextInput, parameters_of, text_
 from structgen.integrations.server.description import Description, located, only
 from structgen.integrations.server.message import messages_of
 from structgen.integrations.server.protocol import wrong
-from structgen.integrations.server.template import family_of_template, thought_tags, token_test
+from structgen.integrations.server.template import family_of_template, thought_tags
+from structgen.models.control_tokens import token_test
 from structgen.models.model_input import free_variables, template_of
 from structgen.models.protocol import Chat
 
@@ -260,7 +262,7 @@ class Form:
             if effort not in (None, "none"):
                 wrong("reasoning_effort", "the model writes no thoughts; leave it out, or say 'none'")
             return Thinking(may_be=False)
-        text = _ending(vocabulary, prompt)
+        text = spelled_text(vocabulary, prompt[-16:]).rstrip()
         start, end = thought.layout.prefix.strip(), thought.layout.end.strip()
         is_open = bool(start) and text.endswith(start)
         share = 0.0 if effort == "none" else _SHARES.get(effort or "")
@@ -395,10 +397,3 @@ class Form:
             is_open=thinking.is_open,
             is_answer=answer.source is not None,
         )
-
-
-def _ending(vocabulary: Vocabulary, prompt: Sequence[int]) -> str:
-    """The last text of a prompt, special tokens spelled out."""
-    special, tokens = vocabulary.special, vocabulary.tokens
-    last = (special[token].encode() if token in special else tokens[token] for token in prompt[-16:])
-    return b"".join(last).decode("utf-8", "replace").rstrip()
