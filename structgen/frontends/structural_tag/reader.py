@@ -14,8 +14,7 @@ from structgen.frontends.free_text import dispatched, text_of
 from structgen.frontends.json_schema import JsonPolicy, json_schema
 from structgen.frontends.json_schema.excluded_texts import without_texts
 from structgen.frontends.structural_tag.place import LEGACY, SUBJECT, End, Place, placed, with_whitespace
-from structgen.frontends.structural_tag.tags import Tags
-from structgen.frontends.structural_tag.triggers import by_trigger, check_patterns
+from structgen.frontends.structural_tag.tags import Tags, by_trigger, check_patterns
 from structgen.grammar import nodes as ir
 from structgen.grammar.limits import Limits, spend
 from structgen.grammar.nodes import EPSILON, Grammar

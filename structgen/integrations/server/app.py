@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import base64
-import hashlib
-import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import cache
@@ -26,6 +23,7 @@ from structgen.integrations.server.metrics import Observed, record
 from structgen.integrations.server.protocol import APIError, api_error
 from structgen.integrations.server.reading import check_key, json_body, unless_gone
 from structgen.log import logger
+from structgen.markup import page_policy
 from structgen.memory_cache import return_memory
 
 if TYPE_CHECKING:
@@ -193,20 +191,6 @@ def _page() -> Response:
 
 @cache
 def _page_text() -> tuple[str, str]:
-    """The text of the page, and a policy: its own script and style by their hashes, and requests to this server."""
+    """The text of the page, and its policy: it may ask this server, and its icon is empty data."""
     text = files(__package__).joinpath("page.html").read_text("utf-8")
-    policy = [
-        "default-src 'none'",
-        "connect-src 'self'",
-        "img-src data:",  # the icon, which is empty
-        *(f"{name}-src {_hash(text, name)}" for name in ("script", "style")),
-        "base-uri 'none'",
-        "form-action 'none'",
-        "frame-ancestors 'none'",
-    ]
-    return text, "; ".join(policy)
-
-
-def _hash(text: str, element: str) -> str:
-    (content,) = re.findall(rf"<{element}>(.*?)</{element}>", text, re.DOTALL)
-    return f"'sha256-{base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()}'"
+    return text, f"{page_policy(text)}; connect-src 'self'; img-src data:; frame-ancestors 'none'"

@@ -16,7 +16,7 @@ from structgen.decode.step.result import spelled_text
 from structgen.engine import compile
 from structgen.errors import GrammarError
 from structgen.frontends.chat import Family, load_family, think, tool_calls
-from structgen.frontends.chat.family import Calls, FreeText, Layout, family_of_tags
+from structgen.frontends.chat.family import Calls, FreeText, Layout, family_of_tags, family_of_template, thought_tags
 from structgen.frontends.chat.reply import TOOL_NAME
 from structgen.frontends.chat.stream import ReplyReader
 from structgen.frontends.json_schema import JsonPolicy, json_schema
@@ -25,7 +25,6 @@ from structgen.integrations.server.custom import TextInput, parameters_of, text_
 from structgen.integrations.server.description import Description, located, only
 from structgen.integrations.server.message import messages_of
 from structgen.integrations.server.protocol import wrong
-from structgen.integrations.server.template import family_of_template, thought_tags
 from structgen.models.control_tokens import token_test
 from structgen.models.model_input import free_variables, template_of
 from structgen.models.protocol import Chat

@@ -23,9 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from structgen.models.llama.attended import AttendedEntries
-    from structgen.models.llama.cache import Segment
+    from structgen.models.llama.cache import Part, Segment
     from structgen.models.llama.network import LlamaShape
-    from structgen.models.llama.part import Part
 
 __all__ = ["Attention", "attention"]
 

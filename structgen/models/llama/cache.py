@@ -1,8 +1,9 @@
-"""The keys and values of sequences; sequences with a common prefix share them."""
+"""The keys and values of sequences, which share those of a common prefix; and the part of one in a forward pass."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple, final
 from weakref import WeakSet
 
@@ -12,8 +13,11 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from structgen.models.llama.network import LlamaShape
+    from structgen.models.protocol import Mixture
+    from structgen.models.protocol.tree import TokenTree
 
-__all__ = ["KeyValues", "Link", "Segment"]
+__all__ = ["KeyValues", "Link", "Part", "Segment"]
+
 
 _FIRST_CAPACITY: Final = 32
 _COPIED: Final = 32
@@ -218,3 +222,53 @@ class KeyValues:
         shape = self._shape
         size = (shape.layers, 2, shape.key_value_heads, capacity, shape.head_width)
         return torch.empty(size, device=self._device, dtype=self._dtype)
+
+
+class Part(NamedTuple):
+    """The part of one sequence in a forward pass.
+
+    Attributes:
+        token_ids: the new tokens, at least one.
+        cache: the keys and values of the earlier tokens.
+        all_positions: whether to return logits after every token or only after the last.
+        mixtures: mixtures that replace the tokens, equally many; None for the tokens themselves.
+        tree: a tree after the tokens, with logits after each of its tokens; or None.
+    """
+
+    token_ids: Sequence[int]
+    cache: KeyValues
+    all_positions: bool
+    mixtures: Sequence[Mixture] | None = None
+    tree: TokenTree | None = None
+
+    @property
+    def start(self) -> int:
+        """The position of the first token, and of its cache entry."""
+        return self.cache.length
+
+    @property
+    def rows(self) -> int:
+        """Number of tokens in the pass, those of the tree included."""
+        return len(self.token_ids) + (0 if self.tree is None else len(self.tree.token_ids))
+
+    @property
+    def end(self) -> int:
+        """End of the new cache entries; without a tree also the position after the last token."""
+        return self.cache.length + self.rows
+
+    @property
+    def ids(self) -> Sequence[int]:
+        """The tokens in the pass, those of the tree last."""
+        return self.token_ids if self.tree is None else [*self.token_ids, *self.tree.token_ids]
+
+    @property
+    def positions(self) -> Sequence[int]:
+        """The position of each token in the pass."""
+        start, end = self.start, self.start + len(self.token_ids)
+        positions = range(start, end)
+        return positions if self.tree is None else [*positions, *(end + depth for depth in self.tree.depths())]
+
+    @property
+    def logits_rows(self) -> int:
+        """Number of last tokens of the pass after which logits are returned."""
+        return self.rows if self.all_positions else 1 + self.rows - len(self.token_ids)

@@ -16,8 +16,7 @@ import torch
 from structgen.errors import GenerationError
 from structgen.models.llama.attended import attend
 from structgen.models.llama.attention import attention
-from structgen.models.llama.cache import KeyValues, Link
-from structgen.models.llama.part import Part
+from structgen.models.llama.cache import KeyValues, Link, Part
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -12,10 +12,9 @@ import torch
 from structgen.engine.vocabulary import Vocabulary
 from structgen.errors import GenerationError, ModelError
 from structgen.models.control_tokens import ControlTokens
-from structgen.models.llama.cache import KeyValues
+from structgen.models.llama.cache import KeyValues, Part
 from structgen.models.llama.layers import LlamaLayers
 from structgen.models.llama.network import LlamaNetwork
-from structgen.models.llama.part import Part
 from structgen.models.model_input import messages_of_prompt, render_chat
 from structgen.models.pass_times import pass_times
 from structgen.models.protocol import Extension

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from structgen.models.llama.attention import Attention
-    from structgen.models.llama.part import Part
+    from structgen.models.llama.cache import Part
     from structgen.models.products import Matrices
 
 __all__ = ["LlamaNetwork", "LlamaShape", "rotate"]

@@ -21,12 +21,11 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 
 from structgen.errors import GenerationError
-from structgen.models.llama_cpp.rows import PASS_ROWS, Rows
+from structgen.models.llama_cpp.library import PASS_ROWS, Rows
 from structgen.models.pass_times import FastestThreads
 
 if TYPE_CHECKING:
-    from structgen.models.llama_cpp.library import Library
-    from structgen.models.llama_cpp.rows import Part
+    from structgen.models.llama_cpp.library import Library, Part
     from structgen.models.protocol import Logits
     from structgen.models.protocol.tree import TokenTree
 

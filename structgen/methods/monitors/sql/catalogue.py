@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from structgen.errors import GenerationError, install
 from structgen.methods.monitors.bytewise_potential import BytewisePotential, Options, token_index
-from structgen.methods.monitors.sql.schema import AllowedNames, Schema
+from structgen.methods.monitors.sql.scope import AllowedNames, Schema
 from structgen.methods.monitors.sql.statement import StatementScope
 
 if TYPE_CHECKING:

@@ -10,8 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Final, final
 
-from structgen.methods.monitors.sql.schema import AllowedNames, Expects, TableSource
-from structgen.methods.monitors.sql.scope import NameScope
+from structgen.methods.monitors.sql.scope import AllowedNames, Expects, NameScope, TableSource
 
 __all__ = ["StatementScope"]
 

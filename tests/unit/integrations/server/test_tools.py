@@ -15,9 +15,9 @@ from pydantic import BaseModel
 from served_model import TAGGED, VOCABULARY, TaggedModel
 
 import structgen as sg
+from structgen.frontends.chat.family import family_of_template
 from structgen.integrations.server.message import messages_of
 from structgen.integrations.server.protocol import APIError, Message
-from structgen.integrations.server.template import family_of_template
 from structgen.integrations.server.tools import PLAIN, Form, Tools
 from structgen.models import HashModel
 
