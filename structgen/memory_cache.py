@@ -45,7 +45,7 @@ Value = TypeVar("Value")
 
 _VARIABLE: Final = "STRUCTGEN_CACHE_MB"
 _DEFAULT_MEGABYTES: Final = 384
-_LEAST_MEGABYTES: Final = 8
+_MIN_MEGABYTES: Final = 8
 _PARTS: Final = {
     "engines": 11,
     "grammars": 4,
@@ -67,11 +67,11 @@ _droppers: Final[list[Callable[[], None]]] = []
 
 def _checked(value: object, subject: str, *, name: str) -> int:
     """A number of megabytes."""
-    if isinstance(value, int) and not isinstance(value, bool) and _LEAST_MEGABYTES <= value <= _MAX_MEGABYTES:
+    if isinstance(value, int) and not isinstance(value, bool) and _MIN_MEGABYTES <= value <= _MAX_MEGABYTES:
         return value
     raise ArgumentError(
         subject,
-        f"{name} must be a whole number of megabytes, at least {_LEAST_MEGABYTES}",
+        f"{name} must be a whole number of megabytes, at least {_MIN_MEGABYTES}",
         evidence=found(value),
         remedy=f"the default is {_DEFAULT_MEGABYTES}; a small bound costs time, not correctness",
     )

@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 __all__ = ["literals_of", "render_template", "variables_of"]
 
-_MOST_STEPS: Final = 100_000
-_MOST_LENGTH: Final = 1 << 22
-_MOST_SOURCE: Final = 1 << 18
-_MOST_NUMBER: Final = 1 << 17
-_MOST_BITS: Final = 1 << 14
+_MAX_STEPS: Final = 100_000
+_MAX_LENGTH: Final = 1 << 22
+_MAX_SOURCE: Final = 1 << 18
+_MAX_NUMBER: Final = 1 << 17
+_MAX_BITS: Final = 1 << 14
 _STEPS_OF_CALL: Final = 3
 _LENGTH_OF_STEP: Final = 4096
 _LENGTH_OF_ITEM: Final = 128
@@ -95,7 +95,7 @@ class _Steps(threading.local):
 class _BoundedEnvironment(ImmutableSandboxedEnvironment):
     """Jinja's sandbox, in which the steps of a rendering and the lengths of values are counted and bounded.
 
-    What an operator, a comparison, a filter, a call or the output takes has at most ``_MOST_LENGTH`` characters, nested
+    What an operator, a comparison, a filter, a call or the output takes has at most ``_MAX_LENGTH`` characters, nested
     values counted as often as they would be written, and none of these makes more than a small multiple of it.  A round
     of a loop is a step, and so is a call, and some length that it takes.
     """
@@ -117,8 +117,8 @@ class _BoundedEnvironment(ImmutableSandboxedEnvironment):
 
     def _count(self, steps: int) -> None:
         self.steps.taken += steps
-        if self.steps.taken > _MOST_STEPS:
-            raise SecurityError(f"it takes more than {_MOST_STEPS} steps")
+        if self.steps.taken > _MAX_STEPS:
+            raise SecurityError(f"it takes more than {_MAX_STEPS} steps")
 
     def _counted(self, values: Iterable[object]) -> Iterable[object]:
         for value in values:
@@ -136,14 +136,14 @@ class _BoundedEnvironment(ImmutableSandboxedEnvironment):
             if isinstance(each, str):
                 length += len(each)
             elif isinstance(each, int):
-                length += 0 if each.bit_length() <= _MOST_BITS else _MOST_LENGTH + 1
+                length += 0 if each.bit_length() <= _MAX_BITS else _MAX_LENGTH + 1
             elif isinstance(each, (list, tuple, dict, Namespace)):
                 items = getattr(each, "_Namespace__attrs", each)
                 length += _LENGTH_OF_ITEM * len(items)
-                if length <= _MOST_LENGTH:
+                if length <= _MAX_LENGTH:
                     waiting.extend([*items.keys(), *items.values()] if isinstance(items, dict) else items)
-            if length > _MOST_LENGTH:
-                raise SecurityError(f"a value is longer than {_MOST_LENGTH}")
+            if length > _MAX_LENGTH:
+                raise SecurityError(f"a value is longer than {_MAX_LENGTH}")
         self._count(length // _LENGTH_OF_STEP)
         return value
 
@@ -156,11 +156,11 @@ class _BoundedEnvironment(ImmutableSandboxedEnvironment):
         lengths = [0]
         for value in others:
             self._sized(value)
-            if isinstance(value, int) and abs(value) > _MOST_NUMBER:
-                raise SecurityError(f"a number in a call is larger than {_MOST_NUMBER}")
+            if isinstance(value, int) and abs(value) > _MAX_NUMBER:
+                raise SecurityError(f"a number in a call is larger than {_MAX_NUMBER}")
             lengths.append(value if isinstance(value, int) else len(value) if hasattr(value, "__len__") else 0)
-        if name in _MULTIPLYING and hasattr(first, "__len__") and len(first) * max(lengths) > _MOST_LENGTH:
-            raise SecurityError(f"the result of {name} may be longer than {_MOST_LENGTH}")
+        if name in _MULTIPLYING and hasattr(first, "__len__") and len(first) * max(lengths) > _MAX_LENGTH:
+            raise SecurityError(f"the result of {name} may be longer than {_MAX_LENGTH}")
         if name in {"format", "format_map"}:
             _check_widths(first)
         elif name == "translate":
@@ -179,8 +179,8 @@ class _BoundedEnvironment(ImmutableSandboxedEnvironment):
         return run
 
     def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
-        if len(source) > _MOST_SOURCE:
-            raise SecurityError(f"it is longer than {_MOST_SOURCE}")
+        if len(source) > _MAX_SOURCE:
+            raise SecurityError(f"it is longer than {_MAX_SOURCE}")
         tree: nodes.Template = _Checks().visit(super()._parse(source, name, filename))
         return tree
 
@@ -189,8 +189,8 @@ class _BoundedEnvironment(ImmutableSandboxedEnvironment):
         held, length = [], 0
         for piece in pieces:
             length += len(piece)
-            if length > _MOST_LENGTH:
-                raise SecurityError(f"what it writes is longer than {_MOST_LENGTH}")
+            if length > _MAX_LENGTH:
+                raise SecurityError(f"what it writes is longer than {_MAX_LENGTH}")
             held.append(piece)
         self._count(length // _LENGTH_OF_STEP)
         return "".join(held)
@@ -202,8 +202,8 @@ class _BoundedEnvironment(ImmutableSandboxedEnvironment):
         self._sized(right)
         if operator == "*":
             for one, many in ((left, right), (right, left)):
-                if isinstance(many, int) and hasattr(one, "__len__") and len(one) * many > _MOST_LENGTH:
-                    raise SecurityError(f"a product is longer than {_MOST_LENGTH}")
+                if isinstance(many, int) and hasattr(one, "__len__") and len(one) * many > _MAX_LENGTH:
+                    raise SecurityError(f"a product is longer than {_MAX_LENGTH}")
         elif operator == "**" and (not isinstance(right, int) or abs(right) > 100):
             raise SecurityError("a power is too large")
         elif operator == "%" and isinstance(left, str):
@@ -280,7 +280,7 @@ def _filtered(node: Any, name: str) -> nodes.Filter:
 def _check_widths(text: object) -> None:
     """Refuse a text with places to fill whose widths are many characters, or computed."""
     if isinstance(text, str) and (
-        _COMPUTED_WIDTH.search(text) or sum(int(each[:8]) for each in _NUMBER.findall(text)) > _MOST_LENGTH // 4
+        _COMPUTED_WIDTH.search(text) or sum(int(each[:8]) for each in _NUMBER.findall(text)) > _MAX_LENGTH // 4
     ):
         raise SecurityError("a width is too large")
 

@@ -169,7 +169,7 @@ class _Reader:
 
 _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED, _BYTE = 2, 3, 4, 5, 6
 _EOS_KEYS = ("eos_token_id", "eot_token_id", "eom_token_id")
-_MOST_PADDING = 1 << 20  # ids without a token; models have some hundreds
+_MAX_PADDING = 1 << 20  # ids without a token; models have some hundreds
 _BYTE_LEVEL = "gpt2"
 _SPACE_MARKED = ("llama", "t5", "bert")  # bert: llama.cpp writes "##x" as "x" and "x" as "▁x"
 
@@ -253,7 +253,7 @@ def _head_width(subject: str, header: Mapping[str, object], tokens: int) -> int 
     architecture = header.get("general.architecture")
     name = architecture.decode("utf-8", "replace") if isinstance(architecture, bytes) else ""
     width = header.get(f"{name}.vocab_size")
-    if isinstance(width, int) and width > tokens + _MOST_PADDING:
+    if isinstance(width, int) and width > tokens + _MAX_PADDING:
         raise VocabularyError(
             subject,
             "its head is much wider than its tokens",

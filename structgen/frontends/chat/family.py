@@ -377,7 +377,7 @@ def _malformed(name: str, key: str, problem: str) -> GrammarError:
     )
 
 
-_LEAST_MATCH: Final = 8
+_MIN_MATCH: Final = 8
 
 
 def family_of_template(written: str) -> Family | None:
@@ -404,7 +404,7 @@ def family_of_template(written: str) -> Family | None:
         before = {a for layout in form.layouts for a, b in pairwise(layout.parts) if b == Placeholder("arguments")}
         texts |= {(text if isinstance(text, str) else "") + begins for text in before} if begins else set()
         exact = sum(len(text) for text in texts if text in written)
-        if (starts or tags) and found >= _LEAST_MATCH and (found, exact) > best[0]:
+        if (starts or tags) and found >= _MIN_MATCH and (found, exact) > best[0]:
             best = (found, exact), family
     return best[1]
 

@@ -96,7 +96,6 @@ class ReplyReader:
         self._family = family if isinstance(family, Family) else load_family(family)
         self._schemas = {tool.name: tool.parameters for tool in tools_of(tools)}
         self._is_open = is_open
-        self._is_answer = is_answer
         before = self._family.text_before
         self._before = before if self._schemas and not is_answer else None
         self._rest = ""

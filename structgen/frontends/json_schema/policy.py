@@ -24,7 +24,7 @@ Repeated: TypeAlias = Literal["allowed", "forbidden"]
 
 _MANY: Final = 1_000_000
 _SPACES: Final = " \t\n\r"
-_MOST_SPACES: Final = 256
+_MAX_SPACES: Final = 256
 _MAX_INDENT: Final = 10_000
 _STEP: Final = 2
 _DEEPEST: Final = 32
@@ -165,7 +165,7 @@ class JsonPolicy:
     def width(self) -> int:
         """``indent`` as a number of characters."""
         if self.indent is None:
-            return _STEP if self.whitespace == "indented" else _MOST_SPACES
+            return _STEP if self.whitespace == "indented" else _MAX_SPACES
         return len(self.indent) if isinstance(self.indent, str) else self.indent
 
     @property

@@ -314,7 +314,7 @@ _MAX_DIGITS: Final = 10
 
 
 _STEPS_A_NODE: Final = 6
-_MOST_NODES: Final = 10  # that one call makes: what counts as more does so for another reason
+_MAX_NODES: Final = 10  # that one call makes: what counts as more does so for another reason
 
 
 class NodeBudget:
@@ -333,7 +333,7 @@ class NodeBudget:
         self._spent += count
         if self._spent > self.limits.grammar_nodes:
             raise LimitExceeded(subject, limit="grammar_nodes", maximum=self.limits.grammar_nodes)
-        spend(_STEPS_A_NODE * min(count, _MOST_NODES), subject)
+        spend(_STEPS_A_NODE * min(count, _MAX_NODES), subject)
 
 
 def bounds_of(module: Module, tree: Node) -> tuple[int, int | None]:

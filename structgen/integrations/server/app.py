@@ -61,7 +61,7 @@ def application(
 
     def post(handler: Handler) -> Callable[[Request], Awaitable[Response]]:
         async def endpoint(request: Request) -> Response:
-            body = await json_body(request, most=max_body, seconds=body_s)
+            body = await json_body(request, max_bytes=max_body, seconds=body_s)
             return await unless_gone(request, handler(service, body))
 
         return _guarded(endpoint, api_key)

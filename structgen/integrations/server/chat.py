@@ -98,7 +98,7 @@ def prepared(service: Service, request: ChatRequest) -> Turn:
     prompt = form.prompt(request.messages, tools, request.chat_template_kwargs)
     tokens = tuple(service.model.encode_prompt(prompt))
     stated = request.max_completion_tokens or request.max_tokens
-    max_tokens = service.room(len(tokens), stated or _DEFAULT_TOKENS, is_stated=stated is not None)
+    max_tokens = service.max_answer_tokens(len(tokens), stated or _DEFAULT_TOKENS, is_stated=stated is not None)
     thinking = form.thinking(request.reasoning_effort, vocabulary, tokens, max_tokens)
     description = form.replies(answer, tools, thinking, limits=service.limits, vocabulary=vocabulary)
 

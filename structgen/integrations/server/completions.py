@@ -33,7 +33,7 @@ __all__ = ["complete", "detokenize", "tokenize"]
 
 _DEFAULT_TOKENS: Final = 16
 """As OpenAI's."""
-_MOST_PROMPTS: Final = 128
+_MAX_PROMPTS: Final = 128
 _OF_CHATS: Final = {
     **dict.fromkeys(("messages", "tools", "tool_choice", "parallel_tool_calls", "reasoning_effort"), "leave it out"),
     **dict.fromkeys(("top_logprobs", "chat_template_kwargs"), "leave it out"),
@@ -70,7 +70,7 @@ async def complete(service: Service, data: object) -> Response:
         for prompt in prompts:
             tokens = _tokens(service, prompt)
             limit, is_stated = own.max_tokens or _DEFAULT_TOKENS, own.max_tokens is not None
-            limit = service.room(len(tokens), limit, is_stated=is_stated, param="prompt")
+            limit = service.max_answer_tokens(len(tokens), limit, is_stated=is_stated, param="prompt")
             task = task_of(service, request, description, tokens, limit, top=own.logprobs)
             made += [replace(task, seed=task.seed + len(made) + index) for index in range(count)]
         return description, made
@@ -107,8 +107,8 @@ def _prompts(own: _Own) -> list[str | list[int]]:
     given = own.prompt
     is_one = isinstance(given, str) or (isinstance(given, list) and bool(given) and type(given[0]) is int)
     each = [given] if is_one else given
-    if not isinstance(each, list) or not 0 < len(each) <= _MOST_PROMPTS:
-        wrong("prompt", f"expected a text, token ids, or a list of 1 to {_MOST_PROMPTS} of these")
+    if not isinstance(each, list) or not 0 < len(each) <= _MAX_PROMPTS:
+        wrong("prompt", f"expected a text, token ids, or a list of 1 to {_MAX_PROMPTS} of these")
     for prompt in each:
         if not isinstance(prompt, str) and not (
             isinstance(prompt, list) and prompt and all(type(token) is int for token in prompt)

@@ -68,7 +68,7 @@ class SampleRequest(LanguageRequest):
 
 
 def _asked(
-    kind: type[_Asked], answer: Callable[[Service, _Asked, Grammar], dict[str, Any]], *, tells_refusals: bool = False
+    kind: type[_Asked], answer: Callable[[Service, _Asked, Grammar], dict[str, Any]], *, has_refusals: bool = False
 ) -> Handler:
     """Return the handler of an endpoint; ``answer`` runs in a thread."""
 
@@ -86,7 +86,7 @@ def _asked(
             return answer(service, request, description.grammar)
         except (APIError, StructgenError) as error:
             cause = error if isinstance(error, StructgenError) else error.__cause__  # an APIError names the field
-            if tells_refusals and isinstance(cause, StructgenError):
+            if has_refusals and isinstance(cause, StructgenError):
                 record().code = api_error(error).code
                 return {"accepted": False, "error": error_values(cause)}
             raise
@@ -136,7 +136,7 @@ def _match(service: Service, request: MatchRequest, grammar: Grammar) -> dict[st
     chunks = (data[start : start + _CHUNK_BYTES] for start in range(0, len(data), _CHUNK_BYTES))
     matcher = _of_bytes(service, grammar).matcher()
     departure = find_departure(matcher, chunks, exact=request.exact, is_json=_is_json(grammar))
-    return {"match": departure is None} | ({} if departure is None else _told(departure))
+    return {"match": departure is None} | ({} if departure is None else _fields_of(departure))
 
 
 def _explain(service: Service, request: ExplainRequest, grammar: Grammar) -> dict[str, Any]:
@@ -158,10 +158,10 @@ def _explain(service: Service, request: ExplainRequest, grammar: Grammar) -> dic
         is_json=_is_json(grammar),
         max_steps=_MAX_STEPS,
     )
-    return {"possible": False, **_told(answer)} if isinstance(answer, Departure) else answer
+    return {"possible": False, **_fields_of(answer)} if isinstance(answer, Departure) else answer
 
 
-def _told(departure: Departure) -> dict[str, Any]:
+def _fields_of(departure: Departure) -> dict[str, Any]:
     return departure.to_json() | {"picture": departure.picture, "message": str(departure)}
 
 
@@ -179,7 +179,7 @@ def _sample(service: Service, request: SampleRequest, grammar: Grammar) -> dict[
     return {"strings": [text_or_hex(each) for each in drawn], "seed": seed}
 
 
-check: Final = _asked(LanguageRequest, _check, tells_refusals=True)
+check: Final = _asked(LanguageRequest, _check, has_refusals=True)
 match: Final = _asked(MatchRequest, _match)
 explain: Final = _asked(ExplainRequest, _explain)
 sample: Final = _asked(SampleRequest, _sample)

@@ -170,7 +170,7 @@ def messages_of(messages: Sequence[Message], form: Form) -> list[dict[str, Any]]
     Raises:
         APIError: a message has parts that are no text, or calls that are malformed.
     """
-    told: list[dict[str, Any]] = []
+    rendered: list[dict[str, Any]] = []
     names: dict[str, str] = {}
     for at, message in enumerate(messages):
         place = f"messages[{at}]"
@@ -179,27 +179,25 @@ def messages_of(messages: Sequence[Message], form: Form) -> list[dict[str, Any]]
         made: dict[str, Any] = {"role": role, "content": content}
         if message.name and role != "tool":
             made["name"] = message.name  # for templates that tell participants apart
-        if role == "assistant" and (calls := message.tool_calls or _former_call(message.function_call)):
+        calls = message.tool_calls
+        if not calls and message.function_call is not None:  # what tool_calls has replaced
+            calls = [{"function": message.function_call}]
+        if role == "assistant" and calls:
             made["tool_calls"] = _past_calls(f"{place}.tool_calls", calls, names)
-            if not form.is_told:
+            if not form.has_tools:
                 called = [each["function"] for each in made["tool_calls"]]
                 pairs = [(each["name"], json.dumps(each["arguments"], ensure_ascii=False)) for each in called]
                 made = {"role": role, "content": "\n".join(filter(None, (content, form.written(pairs))))}
-        if role == "assistant" and form.is_told and (thought := message.reasoning_content or message.reasoning):
+        if role == "assistant" and form.has_tools and (thought := message.reasoning_content or message.reasoning):
             made["reasoning_content"] = thought
         if role == "tool":
             call = message.tool_call_id or ""
             name = message.name or names.get(call, "")
             made |= {"tool_call_id": call, **({"name": name} if name else {})}
-            if not form.is_told:
+            if not form.has_tools:
                 made = {"role": "user", "content": f"{name or 'The function'} returned: {content}"}
-        told.append(made)
-    return told
-
-
-def _former_call(given: object) -> object:
-    """The only call of a message in the form that ``tool_calls`` has replaced, as ``tool_calls``."""
-    return None if given is None else [{"function": given}]
+        rendered.append(made)
+    return rendered
 
 
 def _past_calls(place: str, calls: object, names: dict[str, str]) -> list[dict[str, Any]]:

@@ -76,7 +76,7 @@ _REASONS: Final[Mapping[str, str]] = {
     "web_search_options": "nothing is searched here",
 }
 """What to do instead."""
-_MOST_NAMED: Final = 32
+_MAX_NAMED: Final = 32
 """How many members of messages a header names."""
 _PLAIN_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,40}")
 
@@ -284,7 +284,7 @@ def parsed(kind: type[_Body], data: object) -> _Body:
             message += f", and {_REASONS[param]}" if param in _REASONS else ""
             raise APIError(400, message, param=param, code="unsupported_parameter") from None
         raise APIError(400, f"{param}: {first['msg']}", param=param, code="invalid_value") from None
-    made.ignored = (*sorted(ignored), *sorted(set(_unread(made)))[:_MOST_NAMED])
+    made.ignored = (*sorted(ignored), *sorted(set(_unread(made)))[:_MAX_NAMED])
     return made
 
 

@@ -42,8 +42,8 @@ def check_key(request: Request, api_key: str) -> None:
         )
 
 
-async def json_body(request: Request, *, most: int, seconds: float) -> Any:
-    """Read a body of at most ``most`` bytes, which has so many ``seconds`` to arrive, as JSON.
+async def json_body(request: Request, *, max_bytes: int, seconds: float) -> Any:
+    """Read a body of at most ``max_bytes`` bytes, which has so many ``seconds`` to arrive, as JSON.
 
     RFC 8259 in UTF-8, without what readers understand differently: an object has a name once, numbers are finite,
     and strings are Unicode (no lone surrogates).
@@ -53,15 +53,15 @@ async def json_body(request: Request, *, most: int, seconds: float) -> Any:
         ClientDisconnect: the client has gone.
     """
     stated = request.headers.get("content-length", "")
-    if stated.isdecimal() and int(stated[:20]) > most:
-        raise _too_large(most)
+    if stated.isdecimal() and int(stated[:20]) > max_bytes:
+        raise _too_large(max_bytes)
     parts, size = [], 0
     try:
         async with asyncio.timeout(seconds):
             async for part in request.stream():
                 size += len(part)
-                if size > most:
-                    raise _too_large(most)
+                if size > max_bytes:
+                    raise _too_large(max_bytes)
                 parts.append(part)
     except TimeoutError:
         raise APIError(
@@ -70,8 +70,8 @@ async def json_body(request: Request, *, most: int, seconds: float) -> Any:
     return _json(b"".join(parts))
 
 
-def _too_large(most: int) -> APIError:
-    return APIError(413, f"the body is larger than {most} bytes", code="body_too_large", headers=_CLOSE)
+def _too_large(max_bytes: int) -> APIError:
+    return APIError(413, f"the body is larger than {max_bytes} bytes", code="body_too_large", headers=_CLOSE)
 
 
 def _json(data: bytes) -> Any:

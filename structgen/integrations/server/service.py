@@ -93,7 +93,7 @@ class Service:
                 code="model_not_found",
             )
 
-    def room(self, prompt: int, max_tokens: int, *, is_stated: bool, param: str = "messages") -> int:
+    def max_answer_tokens(self, prompt: int, max_tokens: int, *, is_stated: bool, param: str = "messages") -> int:
         """How many tokens an answer may have: as many as asked for, and by default as many as the context has room for.
 
         Args:
@@ -107,8 +107,8 @@ class Service:
         """
         if self.model.max_context is None or prompt + max_tokens <= self.model.max_context:
             return max_tokens
-        room = self.model.max_context - prompt
-        if is_stated or room < 1:
+        left = self.model.max_context - prompt
+        if is_stated or left < 1:
             message = (
                 f"the context holds {self.model.max_context} tokens, the prompt has {prompt}, the answer {max_tokens}"
             )
@@ -118,7 +118,7 @@ class Service:
                 param=param,
                 code="context_length_exceeded",
             )
-        return room
+        return left
 
     def headers(self, request: ChatRequest, description: Description) -> dict[str, str]:
         """Headers of the answer: which fields of the request change nothing, and what is enforced."""

@@ -33,9 +33,9 @@ __all__ = ["sampler_of", "task_of"]
 _SEEDS: Final = 1 << 63
 _NEW_SEEDS: Final = 1 << 31
 """A request without a seed gets one below."""
-_MOST_SAMPLES: Final = 64
+_MAX_SAMPLES: Final = 64
 """The most outputs that a sampler may write for one answer."""
-_MOST: Final = 1024
+_MAX: Final = 1024
 """The largest number that a setting of a sampler may be."""
 _TRACED: Final = 3
 """How many other tokens a trace names."""
@@ -140,8 +140,8 @@ def _method(place: str, wanted: str | dict[str, Any], known: Mapping[str, Method
         counted = name in known and known[name].counted == key
         if not (value is None or isinstance(value, (bool, int, float, str))):
             wrong(f"{place}.{key}", "expected a number, a text, true, false or null")
-        if isinstance(value, (int, float)) and not abs(value) <= (_MOST_SAMPLES if counted else _MOST):
-            wrong(f"{place}.{key}", f"at most {_MOST_SAMPLES if counted else _MOST} on this server")
+        if isinstance(value, (int, float)) and not abs(value) <= (_MAX_SAMPLES if counted else _MAX):
+            wrong(f"{place}.{key}", f"at most {_MAX_SAMPLES if counted else _MAX} on this server")
     try:
         return _bounded(made(known, name, settings, subject=place))
     except (ValueError, TypeError) as error:
@@ -151,8 +151,8 @@ def _method(place: str, wanted: str | dict[str, Any], known: Mapping[str, Method
 def _bounded(sampler: Any) -> AnySampler:
     """The sampler with no number above what a request may ask for: defaults are for those who own the model."""
     values = {each.name: getattr(sampler, each.name) for each in fields(sampler)}
-    high = [name for name, value in values.items() if type(value) is int and value > _MOST]
-    return replace(sampler, **dict.fromkeys(high, _MOST)) if high else sampler  # type: ignore[no-any-return]
+    high = [name for name, value in values.items() if type(value) is int and value > _MAX]
+    return replace(sampler, **dict.fromkeys(high, _MAX)) if high else sampler  # type: ignore[no-any-return]
 
 
 _OF_TOKENS: Final[Mapping[str, tuple[Any, ...]]] = {
@@ -205,8 +205,8 @@ def _canvas_task(
     constraint = service.compiled(description.grammar)
     with located(description.source or "messages"):
         canvas_constraint(constraint, model, None)
-        room = None if model.max_context is None else model.max_context - len(tokens)
-        slots = slots_within(constraint, max_tokens, capacity=room)
+        capacity = None if model.max_context is None else model.max_context - len(tokens)
+        slots = slots_within(constraint, max_tokens, capacity=capacity)
     return Task(
         tuple(tokens),
         constraint,

@@ -100,16 +100,16 @@ class Tools:
                 wrong(f"{place}.{kind}", "expected an object with 'name'")
             only(place, given, {"type", kind})
             place += f".{kind}"
-            told = _told(place, held, _KNOWN[kind])
-            name = told["name"]
+            function = _name_and_description(place, held, _KNOWN[kind])
+            name = function["name"]
             if name in (each["function"]["name"] for each in functions):
                 wrong(f"{place}.name", f"there are two tools called {name!r}")
             if kind == "custom":
                 inputs[name] = text_input(f"{place}.format", held.get("format"), limits)
-                told["parameters"] = parameters_of(inputs[name])
+                function["parameters"] = parameters_of(inputs[name])
             else:
-                told["parameters"] = _parameters(f"{place}.parameters", held.get("parameters"))
-            functions.append({"type": "function", "function": told})
+                function["parameters"] = _parameters(f"{place}.parameters", held.get("parameters"))
+            functions.append({"type": "function", "function": function})
         kinds = {each["function"]["name"]: "function" for each in functions} | dict.fromkeys(inputs, "custom")
         mode, allowed, is_named = _choice(request.tool_choice, kinds)
         is_parallel = request.parallel_tool_calls is not False and not is_named
@@ -123,7 +123,7 @@ class Tools:
         return [each for each in self.functions if each["function"]["name"] in self.allowed]
 
 
-def _told(place: str, held: Mapping[str, Any], known: AbstractSet[str]) -> dict[str, Any]:
+def _name_and_description(place: str, held: Mapping[str, Any], known: AbstractSet[str]) -> dict[str, Any]:
     """The name and the description of a tool."""
     only(place, held, known)
     name, said = held.get("name"), held.get("description")
@@ -210,12 +210,12 @@ class Form:
 
     Attributes:
         family: how it writes thoughts and calls; ``PLAIN`` for models of no known family.
-        is_told: whether its chat template tells it of tools, and shows it calls and results.
+        has_tools: whether its chat template has tools, calls and their results.
         variables: the variables of its chat template that a request may set.
     """
 
     family: Family = PLAIN
-    is_told: bool = False
+    has_tools: bool = False
     variables: frozenset[str] = frozenset()
 
     @classmethod
@@ -226,7 +226,7 @@ class Form:
             GrammarError: there is no such family, or it writes no JSON and the template knows no tools.
         """
         template = template_of(model)
-        is_told = template is not None and re.search(r"\btools\b", template) is not None
+        has_tools = template is not None and re.search(r"\btools\b", template) is not None
         written = ""
         if template is not None:
             from structgen.models.chat_template import literals_of
@@ -234,10 +234,10 @@ class Form:
             written = literals_of(template)
         is_token = token_test(model.vocabulary)
         if name is None:
-            family = (family_of_template(written) if is_told else None) or PLAIN
+            family = (family_of_template(written) if has_tools else None) or PLAIN
         else:
             family = PLAIN if name == PLAIN.name else load_family(name)
-        if family.arguments.style != "json" and not is_told:
+        if family.arguments.style != "json" and not has_tools:
             raise GrammarError(
                 f"family {family.name!r}",
                 "the model's chat template tells it of no tools",
@@ -248,7 +248,7 @@ class Form:
         elif family.thought is not None and not all(is_token(tag) or tag in written for tag in thought_tags(family)):
             family = replace(family, thought=None)
         variables = frozenset[str]() if template is None else free_variables(template)
-        return cls(family, is_told and (family.name != PLAIN.name), variables)
+        return cls(family, has_tools and (family.name != PLAIN.name), variables)
 
     def thinking(self, effort: str | None, vocabulary: Vocabulary, prompt: Sequence[int], max_tokens: int) -> Thinking:
         """How the model may think after a prompt, at an effort.
@@ -282,17 +282,17 @@ class Form:
             if name not in self.variables:
                 known = ", ".join(sorted(self.variables)) or "none"
                 wrong(f"chat_template_kwargs.{name}", f"the model's chat template has no such variable; it has {known}")
-        told = messages_of(messages, self)
+        rendered = messages_of(messages, self)
         functions = list(tools.functions) if tools.choice != "none" else []
-        if self.is_told:
-            return Chat(told, functions, variables)
+        if self.has_tools:
+            return Chat(rendered, functions, variables)
         if functions:
             hint = self._hint(functions, tools)
-            if told[0]["role"] == "system":
-                told[0] = {**told[0], "content": f"{told[0]['content']}\n\n{hint}"}
+            if rendered[0]["role"] == "system":
+                rendered[0] = {**rendered[0], "content": f"{rendered[0]['content']}\n\n{hint}"}
             else:
-                told.insert(0, {"role": "system", "content": hint})
-        return Chat(told, (), variables) if variables else told
+                rendered.insert(0, {"role": "system", "content": hint})
+        return Chat(rendered, (), variables) if variables else rendered
 
     def _hint(self, functions: Iterable[Mapping[str, Any]], tools: Tools) -> str:
         lines = [json.dumps(each["function"], ensure_ascii=False) for each in functions]

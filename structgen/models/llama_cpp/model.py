@@ -32,7 +32,7 @@ __all__ = ["LlamaCppModel", "LlamaCppSession"]
 
 _UNQUANTISED: Final = (0, 1, 32)
 """``general.file_type`` of files in float32, float16 and bfloat16."""
-_MOST_LAYERS: Final = 512  # LLAMA_MAX_LAYERS
+_MAX_LAYERS: Final = 512  # LLAMA_MAX_LAYERS
 _CONTROL_KINDS: Final = (2, 3)
 """``tokenizer.ggml.token_type`` of the unknown token and of control tokens."""
 _USER_DEFINED: Final = 4
@@ -264,7 +264,7 @@ def _check_header(header: Mapping[str, object], path: Path) -> None:
     name = header.get("general.architecture")
     check("general.architecture", holds=isinstance(name, bytes) and name.isascii(), expected="the name of a network")
     prefix = name.decode() if isinstance(name, bytes) else ""
-    for key, most in (("block_count", _MOST_LAYERS), ("context_length", 2**31 - 1), ("embedding_length", 2**31 - 1)):
+    for key, most in (("block_count", _MAX_LAYERS), ("context_length", 2**31 - 1), ("embedding_length", 2**31 - 1)):
         value = header.get(f"{prefix}.{key}")
         check(f"{prefix}.{key}", holds=isinstance(value, int) and 1 <= value <= most, expected=f"1 to {most}")
     heads = header.get(f"{prefix}.attention.head_count", 1)

@@ -35,8 +35,8 @@ _LONG: Final = 64
 """From so many rows in a call on, llama.cpp's attention on a CPU takes another kernel, with other sums.  So a request
 of fewer tokens never shares a call with so many rows: its logits must not depend on what else runs."""
 _FIRST_CELLS, _FIRST_SEQUENCES = 2048, 16
-_MOST_SEQUENCES: Final = 256
-_MOST_CELLS: Final = 1 << 16
+_MAX_SEQUENCES: Final = 256
+_MAX_CELLS: Final = 1 << 16
 """The cache grows to this many tokens of all sequences together, or to the model's context if that is longer."""
 _NO_ROOM: Final = 1
 _COMPANION: Final = 0
@@ -136,7 +136,7 @@ class Runner:
         self._model = model
         self._name = name
         self._width = width
-        self._most_cells = max(context, _MOST_CELLS)
+        self._most_cells = max(context, _MAX_CELLS)
         self._row_alone = row_alone if is_on_cpu else RowAlone.ALWAYS
         self._threads = FastestThreads(threads, learns=self._row_alone is not RowAlone.ALWAYS)
         self._short_rows = _LONG - 1 if is_on_cpu else PASS_ROWS
@@ -332,7 +332,7 @@ class Runner:
     def _take_number(self, place: Place, *, kept: Iterable[Place]) -> None:
         """Give a place one more sequence; ``kept`` are not evicted for it."""
         self._collect()
-        if not self._free and self._sequences < _MOST_SEQUENCES:
+        if not self._free and self._sequences < _MAX_SEQUENCES:
             self._grow(cells=self._cells, sequences=2 * self._sequences)
         if not self._free:
             self._evict([*kept, place])

@@ -136,7 +136,7 @@ def replies(family: Family, tools: list[Any]) -> sg.Grammar:
     read = Tools.of(request.model_copy(update={"parallel_tool_calls": False}), bounds)
     vocabulary = sg.Vocabulary([b"", *(bytes([byte]) for byte in range(256))], eos=[0])
     answer = Description(any_text(), "text", None)
-    form = Form(family, is_told=True)
+    form = Form(family, has_tools=True)
     return form.replies(answer, read, Thinking(may_be=False), limits=bounds, vocabulary=vocabulary).grammar
 
 

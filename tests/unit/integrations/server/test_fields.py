@@ -108,7 +108,7 @@ def test_calls_in_the_former_form_are_calls() -> None:
     )
     plain = told(*former)
     assert [each["content"] for each in plain] == ['{"tool": "now", "arguments": {"a": 1}}', "now returned: noon"]
-    (call,) = told(*former, form=Form(is_told=True))[0]["tool_calls"]
+    (call,) = told(*former, form=Form(has_tools=True))[0]["tool_calls"]
     assert call["function"] == {"name": "now", "arguments": {"a": 1}}
 
 

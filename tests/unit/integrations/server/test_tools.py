@@ -187,7 +187,7 @@ def test_calls_and_results_come_back() -> None:
     plain = messages_of(given, Form())
     assert [each["content"] for each in plain] == ["?", '{"tool": "now", "arguments": {"a": 1}}', "now returned: noon"]
     assert [each["role"] for each in plain] == ["user", "assistant", "user"]
-    told = messages_of(given, Form(is_told=True))
+    told = messages_of(given, Form(has_tools=True))
     assert told[1]["tool_calls"][0]["function"] == {"name": "now", "arguments": {"a": 1}}
     assert told[2] == {"role": "tool", "content": "noon", "tool_call_id": "c1", "name": "now"}
     wrong = [{**CALLED[1], "tool_calls": [{"function": {"name": "f", "arguments": "["}}]}]
@@ -203,7 +203,7 @@ def test_the_model_is_told_of_its_tools() -> None:
     assert system["content"].startswith("Be kind.\n\nYou can call")
     assert '{"tool": "NAME", "arguments": ARGUMENTS}' in system["content"]
     assert Form().prompt(given[1:], tools)[0]["role"] == "system"
-    chat: Any = Form(is_told=True).prompt(given, tools)
+    chat: Any = Form(has_tools=True).prompt(given, tools)
     assert chat.tools == list(tools.functions)
     assert chat[0]["content"] == "Be kind."
 

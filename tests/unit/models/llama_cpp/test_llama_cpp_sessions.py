@@ -54,9 +54,9 @@ def test_sessions(model: LlamaCppModel, steps: list[tuple[str, int]]) -> None:
 def test_a_small_cache_gives_the_same(tiny_gguf: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Sessions that lose their cells run their tokens again."""
     monkeypatch.setattr(runner, "_FIRST_CELLS", 256)
-    monkeypatch.setattr(runner, "_MOST_CELLS", 256)
+    monkeypatch.setattr(runner, "_MAX_CELLS", 256)
     monkeypatch.setattr(runner, "_FIRST_SEQUENCES", 2)
-    monkeypatch.setattr(runner, "_MOST_SEQUENCES", 4)
+    monkeypatch.setattr(runner, "_MAX_SEQUENCES", 4)
     model = LlamaCppModel(tiny_gguf, threads=1)
     random = np.random.default_rng(3)
     sessions = [model.start() for _ in range(12)]
@@ -91,7 +91,7 @@ def test_the_cache_grows_with_its_content(tiny_gguf: Path, monkeypatch: pytest.M
 def test_a_tree_that_does_not_fit_leaves_the_session(tiny_gguf: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A pass that the cache cannot hold is refused, and the sequence goes on."""
     monkeypatch.setattr(runner, "_FIRST_SEQUENCES", 4)
-    monkeypatch.setattr(runner, "_MOST_SEQUENCES", 4)
+    monkeypatch.setattr(runner, "_MAX_SEQUENCES", 4)
     model = LlamaCppModel(tiny_gguf, threads=1)
     session = model.start()
     session.extend(IDS)
@@ -170,7 +170,7 @@ def test_one_row_has_the_logits_of_several() -> None:
 def test_no_row_stays_of_those_that_go_with_others(tiny_gguf: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A cache that is as large as the text has room for each row, though some go in twice."""
     monkeypatch.setattr(runner, "_FIRST_CELLS", 256)
-    monkeypatch.setattr(runner, "_MOST_CELLS", 256)
+    monkeypatch.setattr(runner, "_MAX_CELLS", 256)
     model = LlamaCppModel(tiny_gguf, threads=2)
     random = np.random.default_rng(4)
     ids = [int(token) for token in random.integers(261, size=600)]
