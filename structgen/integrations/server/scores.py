@@ -154,11 +154,9 @@ def _shares(shares: Mapping[Any, float] | None) -> list[dict[str, Any]] | None:
 
 
 def usage(tasks: Sequence[Task], answers: Sequence[Answer]) -> dict[str, Any]:
-    """The tokens of several answers, and of their prompts; each prompt counts once."""
-    prompt, tokens = (
-        sum(len(each) for each in {task.tokens for task in tasks}),
-        sum(answer.result.stats.tokens for answer in answers),
-    )
+    """The tokens of several answers, and of their prompts: of each prompt once, whatever the number of its answers."""
+    prompts = {id(task.tokens): task.tokens for task in tasks}  # two equal prompts are two
+    prompt, tokens = sum(map(len, prompts.values())), sum(answer.result.stats.tokens for answer in answers)
     return {
         "prompt_tokens": prompt,
         "completion_tokens": tokens,

@@ -155,15 +155,17 @@ class Service:
         async def watched(index: int, task: Task) -> None:
             try:
                 await pump(index, task)
-            except Exception as error:
+            except BaseException as error:  # a panic of a library in Rust is no Exception
                 queue.put_nowait((index, error))
+                if isinstance(error, asyncio.CancelledError):
+                    raise
 
         running = [asyncio.create_task(watched(index, task)) for index, task in enumerate(tasks)]
         left = len(tasks)
         try:
             while left:
                 index, item = await queue.get()
-                if isinstance(item, Exception):
+                if isinstance(item, BaseException):
                     raise item
                 left -= isinstance(item, Result)
                 yield index, item

@@ -43,6 +43,9 @@ def test_prompts_are_texts_or_tokens(client: OpenAI) -> None:
         assert [choice.text for choice in answer.choices] == [first, second]
         assert answer.usage is not None
         assert answer.usage.prompt_tokens == 7
+    twice = client.completions.create(model="hash", prompt=["Say", "Say"], n=2, max_tokens=1)
+    assert twice.usage is not None
+    assert twice.usage.prompt_tokens == 2 * len(tokens[0])
     several = client.completions.create(model="hash", prompt=["Say", "Tell"], n=2, seed=2, echo=True)
     assert [choice.index for choice in several.choices] == [0, 1, 2, 3]
     assert several.choices[1].text == "Say" + first

@@ -8,9 +8,9 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, cast
 from urllib.parse import urlsplit
 
 import httpx
@@ -21,6 +21,7 @@ from served_model import VOCABULARY, served
 import structgen as sg
 from structgen.integrations.server.protocol import APIError, ChatRequest
 from structgen.integrations.server.runner import Runner
+from structgen.integrations.server.service import Service
 from structgen.models import HashModel
 
 pytestmark = pytest.mark.timeout(120)
@@ -160,6 +161,27 @@ def test_a_client_that_is_still_sending_can_read_why_it_is_refused(url: str) -> 
             found += part
     assert found.startswith(b"HTTP/1.1 413")
     assert json.loads(found.partition(b"\r\n\r\n")[2])["error"]["code"] == "body_too_large"
+
+
+def test_what_is_no_exception_ends_an_answer_too() -> None:
+    """A panic of a library in Rust is a ``BaseException``: whoever waits for the answer gets it, and does not hang."""
+
+    class Panic(BaseException):
+        """As of PyO3."""
+
+    class Broken:
+        async def run(self, task: Any) -> AsyncGenerator[Any, None]:
+            await asyncio.sleep(0)
+            if task:
+                raise Panic
+            yield
+
+    async def answered() -> None:
+        service = Service(HashModel(VOCABULARY), "hash", cast("Runner", Broken()), sg.Limits())
+        await asyncio.wait_for(service.answers([cast("Any", object())]), 20)
+
+    with pytest.raises(Panic):
+        asyncio.run(answered())
 
 
 def test_a_body_that_does_not_end_is_given_up(serve: Callable[..., str]) -> None:
