@@ -19,6 +19,7 @@ import ast
 import gc
 import html.entities
 import inspect
+import itertools
 import json
 import mimetypes
 import platform
@@ -303,7 +304,7 @@ class Xgrammar:
 
 
 def tools(count: int, serial: int, style: str = "json") -> tuple[str, str, list[str], list[str]]:
-    """A structural tag of tools that no other serial number has, with arguments as JSON or as Qwen writes them.
+    """A structural tag of tools that no other serial number has, with arguments as JSON or in one of ``_STYLES``.
 
     Returns:
         the tag, the schema of its last tool, replies that call twenty of the tools, arguments of the last one.
@@ -326,10 +327,7 @@ def tools(count: int, serial: int, style: str = "json") -> tuple[str, str, list[
         content = {"type": "json_schema", "json_schema": schema}
         if style != "json":
             content["style"] = style
-            values = {
-                name: value if isinstance(value, str) else json.dumps(value) for name, (_, value) in chosen.items()
-            }
-            arguments = "".join(f"<parameter={name}>{value}</parameter>" for name, value in values.items())
+            arguments = "".join(_STYLES[style](name, value) for name, (_, value) in chosen.items())
         tags.append({"type": "tag", "begin": begin, "content": content, "end": end})
         if index % max(count // 20, 1) == 0:
             replies.append(f"I call it now, one moment. {begin}{arguments}{end} Done; more text follows.")
@@ -337,7 +335,27 @@ def tools(count: int, serial: int, style: str = "json") -> tuple[str, str, list[
     return json.dumps({"type": "structural_tag", "format": form}), json.dumps(schema), replies, [arguments]
 
 
-_QWEN: Final = "qwen_xml"
+def _qwen(name: str, value: Any) -> str:
+    return f"<parameter={name}>{value if isinstance(value, str) else json.dumps(value)}</parameter>"
+
+
+def _cohere(name: str | None, value: Any) -> str:
+    mark = "raw" if isinstance(value, str) else "list" if isinstance(value, list) else "json"
+    inner = value if mark == "raw" else json.dumps(value)
+    if isinstance(value, list):
+        inner = "".join(_cohere(None, item) for item in value)
+    named = "" if name is None else f' name="{name}"'
+    return f'<cofl:value{named} type="{mark}">{inner}</cofl:value>'
+
+
+def _minimax_m3(name: str, value: Any) -> str:
+    inner = value if isinstance(value, str) else json.dumps(value)
+    if isinstance(value, list):
+        inner = "".join(_minimax_m3("item", item) for item in value)
+    return f"]<]minimax[>[<{name}>{inner}]<]minimax[>[</{name}>"
+
+
+_STYLES: Final = {"qwen_xml": _qwen, "cohere_xml": _cohere, "minimax_m3_xml": _minimax_m3}
 
 
 def tag_rows(count: int, rounds: int, tokenizer: Path, clock: Clock) -> Iterator[str]:
@@ -359,13 +377,15 @@ def tag_rows(count: int, rounds: int, tokenizer: Path, clock: Clock) -> Iterator
     total = {name: len(found.masks) // rounds for name, found in figures.items()}
     case = Case(f"{count} tools", "", "", [])
     yield from (row(case, name, total[name], found) for name, found in figures.items())
-    styled = Figures()
-    for serial in range(rounds + 1):
-        tag, _, replies, _ = tools(count, rounds + 1 + serial, _QWEN)
-        documents = [tokenize(reply) for reply in replies]
-        measure(engines["structgen"], tag, documents, 0, clock, styled if serial else Figures())
-        gc.collect()
-    yield row(Case(f"{count} tools, {_QWEN}", "", "", []), "structgen", len(styled.masks) // rounds, styled)
+    serials = itertools.count(rounds + 1)
+    for style in _STYLES:
+        styled = Figures()
+        for turn in range(rounds + 1):
+            tag, _, replies, _ = tools(count, next(serials), style)
+            documents = [tokenize(reply) for reply in replies]
+            measure(engines["structgen"], tag, documents, 0, clock, styled if turn else Figures())
+            gc.collect()
+        yield row(Case(f"{count} tools, {style}", "", "", []), "structgen", len(styled.masks) // rounds, styled)
 
 
 def measure(engine: Any, grammar: str, documents: list[list[int]], serial: int, clock: Clock, figures: Figures) -> None:

@@ -1,7 +1,7 @@
 """Automaton engine of structgen: vocabulary trie, lazily derived automata, matcher and masks."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar, overload
+from typing import Any, TypeAlias, TypeVar, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -79,7 +79,7 @@ class FlatGrammar:
 
     @staticmethod
     def from_bytes(data: bytes, max_instructions: int = ...) -> FlatGrammar: ...
-    def to_bytes(self) -> bytes: ...
+    def to_bytes(self, distances: Sequence[int] = ...) -> bytes: ...
     @property
     def size(self) -> int:
         """The number of instructions."""
@@ -102,6 +102,17 @@ class SimpleTerms:
     def memory_bytes(self) -> int:
         """Not more than what they add to a program that has the leaves already."""
 
+_Notation: TypeAlias = tuple[
+    tuple[object, ...],
+    tuple[tuple[int, object, object], ...],
+    tuple[object, ...],
+    str,
+    str,
+    tuple[str, str] | None,
+    bool,
+    bool,
+]
+
 class SimplePlanner:
     """Makes the terms of simple JSON Schemas of one dialect and policy."""
 
@@ -114,7 +125,7 @@ class SimplePlanner:
         max_depth: int,
         closes: bool = False,
         requires_all: bool = False,
-        notation: tuple[tuple[object, ...], tuple[tuple[int, object, object], ...], str, str, bool] | None = None,
+        notation: _Notation | None = None,
     ) -> None: ...
 
 _Planner = TypeVar(
@@ -162,6 +173,9 @@ def couple(
     engine: Engine, grammar: FlatGrammar, eos: Sequence[int], limits: Limits, is_own: bool
 ) -> tuple[Constraint | None, list[int | None], bool, int | None, int | None, int] | None:
     """Compile a grammar; None if others wait for the engine, and it is not the grammar's own."""
+
+def rule_distances(engine: Engine, grammar: FlatGrammar, limits: Limits) -> list[int] | None:
+    """Return the length of the shortest string of each rule of a grammar; None if it is left-recursive."""
 
 class Constraint:
     def limited(self, limits: Limits) -> Constraint:

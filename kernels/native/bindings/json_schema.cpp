@@ -1,6 +1,7 @@
 // The planner of simple JSON Schemas, and JSON values of Python as text.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/string_view.h>
 #include <nanobind/stl/tuple.h>
@@ -62,10 +63,18 @@ nb::object read_json(nb::str text, size_t max_depth, nb::handle make_number, con
 std::unique_ptr<const SimpleNotation> notation_of(nb::handle given) {
   if (given.is_none()) return nullptr;
   auto notation = std::make_unique<SimpleNotation>();
-  const auto [terms, written, name_end, text_end, strips] = nb::cast<std::tuple<nb::tuple, nb::tuple, std::string, std::string, bool>>(given);
+  using Around = std::optional<std::pair<std::string, std::string>>;
+  const auto [terms, written, nested, name_end, text_end, around_repeated, has_entities, strips] =
+      nb::cast<std::tuple<nb::tuple, nb::tuple, nb::tuple, std::string, std::string, Around, bool, bool>>(given);
   if (nb::len(terms) != SimpleNotation::kTerms) throw nb::value_error("simple planner: one term for each of SimpleNotation");
   for (size_t i = 0; i < SimpleNotation::kTerms; ++i) notation->terms[i] = terms[i];
   for (nb::handle one : written) notation->written.push_back({nb::cast<uint8_t>(one[0]), one[1], one[2]});
+  if (nb::len(nested) != 0) {
+    notation->array = {kArrayType, nested[0], nb::none()};
+    notation->object = {kObjectType, nested[1], nb::none()};
+  }
+  notation->around_repeated = around_repeated;
+  notation->has_entities = has_entities;
   notation->name_end = name_end;
   notation->text_end = text_end;
   notation->strips = strips;

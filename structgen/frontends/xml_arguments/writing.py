@@ -210,29 +210,42 @@ class _XmlNotation:
             for types, _ in style.marks
             if types != STRING and not (self.nests and types & (ARRAY | OBJECT))
         )
-        is_plain = not (excludes or style.nests or style.has_entities or style.repeats_names)
+        is_plain = not excludes and (spell is literal or not style.repeats_names)
         self.marks = self._marks() if is_plain else None
 
     def _marks(self) -> NotationMarks:
         """The notation for the native planner."""
         style, spacing, edge = self.style, self.spacing, self._edge()
+        names = self.names(_ANY_TEXT, is_root=True)
+        repeated = style.close.split("{}") if style.repeats_names else None
+        opening, close = style.item or ("", "")
         terms = (
             chain(spacing.before, self.spell(style.open)),
             self.spell(style.name_end),
-            chain(self.spell(style.close), spacing.after),
+            spacing.after if repeated else chain(self.spell(style.close), spacing.after),
             spacing.between,
             spacing.end,
-            self.names(_ANY_TEXT, is_root=True),
+            names,
             chain(self._mark(STRING), edge),
             edge,
+            chain(spacing.before, self.spell(opening)),
+            self.spell(close),
         )
         written = [
             (types, _or_none(chain(self._mark(types), spacing.value)), _or_none(spacing.value))
             for types, _ in style.marks
-            if types != STRING
+            if types != STRING and not (style.nests and types & (ARRAY | OBJECT))
         ]
-        strips = style.strips and spacing.text is None
-        return NotationMarks(tuple(map(_or_none, terms)), tuple(written), style.name_end, style.stop, strips)
+        return NotationMarks(
+            tuple(map(_or_none, terms)),
+            tuple(written),
+            tuple(_or_none(self._mark(types)) for types in (ARRAY, OBJECT)) if style.nests else (),
+            style.name_end,
+            style.stop,
+            (repeated[0], repeated[1]) if repeated else None,
+            style.has_entities,
+            strips=style.strips and spacing.text is None,
+        )
 
     def _edge(self) -> Grammar:
         """What may stand at each end of a text that is listed."""

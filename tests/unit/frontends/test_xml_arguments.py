@@ -353,6 +353,16 @@ def test_undeclared_names() -> None:
                 assert read_xml_arguments(text, style, schema) == dict(pairs)
 
 
+def test_any_value_is_not_restricted_by_what_is_around_it() -> None:
+    """Also where the arguments name none themselves."""
+    for schema in ({"properties": {}, "additionalProperties": True}, {"properties": {"a": {}}}):
+        grammar = xml_arguments(schema, "cohere_xml")
+        for value in ({"x": 1}, {"x": {"y": {}}}, [{"x": []}], {}, 1, "b"):
+            text = written("cohere_xml", [("a", value)])
+            assert recognizes(grammar, text), text
+            assert read_xml_arguments(text, "cohere_xml", schema) == {"a": value}
+
+
 INTEGER, TEXT = {"type": "integer"}, {"type": "string"}
 
 

@@ -1,5 +1,5 @@
-// Arguments that are not JSON: the outermost object and its strings are written in a notation, all other values from
-// their JSON, as structgen.frontends.json_schema.emit.arguments has it.
+// Arguments that are not JSON: the outermost object and its strings are written in a notation, and what it nests; all other
+// values from their JSON, as structgen.frontends.json_schema.emit.arguments has it.
 #include <algorithm>
 #include <span>
 #include <string_view>
@@ -22,6 +22,12 @@ SimplePlanning::PlanId SimplePlanning::request_arguments(ValueId root) {
   in_arguments_ = false;
   plans_[id].form = Form::kArguments;
   return id;
+}
+
+// The plan of an item that must be valid against all of the schemas, which are one or none.
+SimplePlanning::PlanId SimplePlanning::request_item(const std::vector<ValueId>& ids) {
+  require(ids.size() < 2);
+  return ids.empty() ? any_argument() : request_value(ids[0]);
 }
 
 SimplePlanning::PlanId SimplePlanning::any_argument() {
@@ -82,7 +88,31 @@ void SimplePlanning::expand_value(PlanId id) {
     }
     children.push_back(add_written(written, json));
   }
+  if (notation_->array) add_containers(shapes, children);
   set_children(id, std::move(children));
+}
+
+// The arrays and objects of shapes, as the notation writes them.
+void SimplePlanning::add_containers(std::span<const SimpleShape> shapes, std::vector<PlanId>& children) {
+  in_arguments_ = true;
+  for (const SimpleShape& shape : shapes) {
+    for (const SimpleValues* values : shape.values)
+      for (const ValueId one : values->members) require(document_.kind(one) != JsonKind::kArray && document_.kind(one) != JsonKind::kObject);
+    if (!shape.values.empty()) continue;
+    if (shape.types & kArrayType)
+      children.push_back(shape.arrays.empty() ? done(leaf_of({}, kArrayType, true)) : add_written(*notation_->array, array(shape.arrays)));
+    if (!(shape.types & kObjectType)) continue;
+    if (shape.objects.empty()) {
+      children.push_back(done(leaf_of({}, kObjectType, true)));
+      continue;
+    }
+    require(shape.objects.size() == 1 && !reader_.read(shape.objects[0]).has(Keyword::kPatternProperties));
+    const PlanId inner = add(Plan());
+    object(inner, shape.objects);
+    plans_[inner].form = Form::kArguments;
+    children.push_back(add_written(*notation_->object, inner));
+  }
+  in_arguments_ = false;
 }
 
 SimplePlanning::PlanId SimplePlanning::add_written(const SimpleNotation::Written& written, PlanId json) {

@@ -20,7 +20,7 @@ constexpr size_t kFewNames = 12;   // below this, comparing all pairs is cheaper
 SimplePlanning::PlanId SimplePlanning::array(std::span<const ValueId> schemas) {
   reader_.spend(kItemCost);
   Plan plan;
-  plan.form = Form::kArray;
+  plan.form = in_arguments_ ? Form::kItems : Form::kArray;
   std::vector<ValueId> items;
   for (ValueId id : schemas) {
     const SimpleSchema schema = reader_.read(id);
@@ -29,7 +29,7 @@ SimplePlanning::PlanId SimplePlanning::array(std::span<const ValueId> schemas) {
     const ValueId item = schema.value(Keyword::kItems);
     if (document_.kind(item) == JsonKind::kObject || !reader_.boolean(item)) items.push_back(item);
   }
-  plan.children = {items.empty() ? anything() : request_all(items)};
+  plan.children = {in_arguments_ ? request_item(items) : items.empty() ? anything() : request_all(items)};
   return add(std::move(plan));
 }
 

@@ -19,6 +19,20 @@ constexpr size_t kFewChoices = 8;
 // As in emit/object_term.py: names times counts of a chain with a bounded number of members.
 constexpr uint64_t kMaxStates = 200'000;
 
+std::string with_entities(std::string_view name) {
+  std::string text;
+  for (const char character : name) {
+    switch (character) {
+      case '&': text += "&amp;"; break;
+      case '<': text += "&lt;"; break;
+      case '>': text += "&gt;"; break;
+      case '"': text += "&quot;"; break;
+      default: text.push_back(character);
+    }
+  }
+  return text;
+}
+
 }  // namespace
 
 bool SimpleEmitter::is_small(SimpleNode node) const {
@@ -78,6 +92,18 @@ SimpleNode SimpleEmitter::array_term(const SimpleContainer& container, SimpleNod
   return sequence({shared(SimpleSyntax::kOpenArray), container.fewest > 0 ? some : choice({shared(SimpleSyntax::kEndArray), some})});
 }
 
+SimpleNode SimpleEmitter::items_term(const SimpleContainer& container, SimpleNode item) {
+  const uint32_t most = item == nothing_ ? 0 : container.most;
+  if (container.fewest > most) return nothing();
+  const SimpleNode end = notation(SimpleNotation::kEnd);
+  if (most == 0) return chain({end});
+  const SimpleNode one = chain({notation(SimpleNotation::kBeforeItem), item, notation(SimpleNotation::kAfterItem)});
+  const SimpleNode further[] = {chain({notation(SimpleNotation::kBetween), one})};
+  const SimpleNode tail = combine(Kind::kRepeat, further, container.fewest > 1 ? container.fewest - 1 : 0, most == kNone ? kNone : most - 1);
+  const SimpleNode some = chain({one, tail, end});
+  return container.fewest > 0 ? some : choice({chain({end}), some});
+}
+
 SimpleNode SimpleEmitter::object_term(const SimpleContainer& container, std::span<const SimpleNode> values) {
   using Syntax = SimpleSyntax;
   object_ = {shared(Syntax::kOpenObject), shared(Syntax::kEndObject), shared(Syntax::kCloseObject), shared(Syntax::kComma)};
@@ -108,6 +134,7 @@ SimpleNode SimpleEmitter::members_term(const SimpleContainer& container, std::sp
   std::vector<SimpleNode> others;
   for (size_t i = 0; i < container.regions.size(); ++i) {
     const SimpleNode value = values[container.entries.size() + i];
+    require(object_.is_json || !notation_->around_repeated);  // names that are not listed cannot be repeated
     if (value == nothing_) continue;
     if (!object_.is_json) {  // the names that are declared would have to be taken out
       require(entries.empty() && container.entries.empty());
@@ -208,8 +235,14 @@ void SimpleEmitter::append_member(std::vector<SimpleNode>& parts, std::string_vi
     return;
   }
   const std::string& end = notation_->name_end;
-  require(!name.empty() && (std::string(name) + end).find(end) == name.size());
-  for (SimpleNode part : {notation(SimpleNotation::kBeforeName), literal(name), notation(SimpleNotation::kAfterName), value,
+  const std::string shown = notation_->has_entities ? with_entities(name) : std::string(name);
+  require(!shown.empty() && (shown + end).find(end) == shown.size());
+  SimpleNode repeated = kNone;
+  if (const auto& around = notation_->around_repeated) {
+    require(!shown.starts_with('/'));
+    repeated = literal(around->first + shown + around->second);
+  }
+  for (SimpleNode part : {notation(SimpleNotation::kBeforeName), literal(shown), notation(SimpleNotation::kAfterName), value, repeated,
                           notation(SimpleNotation::kAfterMember)})
     if (part != kNone) parts.push_back(part);
 }

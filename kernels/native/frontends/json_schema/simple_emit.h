@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <initializer_list>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -32,7 +33,7 @@ struct SimpleSyntax {
 // An object without a term stands for no text.
 struct SimpleNotation {
   enum Term : size_t {
-    kBeforeName, kAfterName, kAfterMember, kBetween, kEnd, kAnyName, kBeforeText, kAfterText, kTerms,
+    kBeforeName, kAfterName, kAfterMember, kBetween, kEnd, kAnyName, kBeforeText, kAfterText, kBeforeItem, kAfterItem, kTerms,
   };
   // Values that are written from their JSON.
   struct Written {
@@ -41,8 +42,11 @@ struct SimpleNotation {
   };
   std::array<nanobind::object, kTerms> terms;
   std::vector<Written> written;
+  std::optional<Written> array, object;  // written with tags inside the arguments; none: as JSON
   std::string name_end;  // in no name
   std::string text_end;  // in no text
+  std::optional<std::pair<std::string, std::string>> around_repeated;  // what stands around the name after a value
+  bool has_entities = false;  // whether names have XML's entities
   bool strips = false;   // whether texts lose a line break at each end
 };
 
@@ -97,7 +101,8 @@ class SimpleEmitter {
   // The terms of containers; `values`: those of the entries, then those of the regions.
   SimpleNode array_term(const SimpleContainer& container, SimpleNode item);
   SimpleNode object_term(const SimpleContainer& container, std::span<const SimpleNode> values);
-  // The arguments in the notation.
+  // The same in the notation.
+  SimpleNode items_term(const SimpleContainer& container, SimpleNode item);
   SimpleNode arguments_term(const SimpleContainer& container, std::span<const SimpleNode> values);
   // A value between two terms of the notation.
   SimpleNode written(const nanobind::object& before, SimpleNode value, const nanobind::object& after);

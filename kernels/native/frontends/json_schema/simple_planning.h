@@ -44,7 +44,8 @@ class SimplePlanning {
  private:
   enum class Form : uint8_t {
     kUnion, kObject, kArray,
-    kArguments,  // the outermost object, in the notation
+    kArguments,  // an object, in the notation
+    kItems,      // an array, in the notation
     kValue,      // of an argument, not planned yet; then a union
     kWritten,    // from its JSON
   };
@@ -102,9 +103,11 @@ class SimplePlanning {
 
   PlanId request_arguments(ValueId root);
   PlanId request_value(ValueId id);
+  PlanId request_item(const std::vector<ValueId>& ids);
   PlanId any_argument();
   void expand_value(PlanId id);
   PlanId add_written(const SimpleNotation::Written& written, PlanId json);
+  void add_containers(std::span<const SimpleShape> shapes, std::vector<PlanId>& children);
   PlanId text(std::span<const SimpleShape> shapes);
   SimpleNode texts(std::span<const SimpleNode> literals);
   PlanId part(ValueId id) { return in_arguments_ ? request_value(id) : request(id); }

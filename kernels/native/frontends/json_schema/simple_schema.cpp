@@ -216,6 +216,7 @@ void SimplePlanning::finish(PlanId id) {
     case Form::kWritten: term = emit_.written(plan.written->before, terms[0], plan.written->after); break;
     case Form::kObject: term = emit_.object_term(plan, terms); break;
     case Form::kArray: term = emit_.array_term(plan, terms[0]); break;
+    case Form::kItems: term = emit_.items_term(plan, terms[0]); break;
   }
   plan.state = State::kDone;
   if (plan.rule != kNone || (plan.uses > 1 && !plan.schemas.empty() && !emit_.is_small(term))) {

@@ -58,20 +58,26 @@ class Scalars(NamedTuple):
 
 
 class NotationMarks(NamedTuple):
-    """What the native planner needs of a notation whose containers are JSON but for the outermost one.
+    """What the native planner needs of a notation.
 
     Attributes:
         terms: before a name, after it, after a value, between members, at the end; any name with what precedes it;
-            before and after a text that is listed. ``None``: nothing.
+            before and after a text that is listed; before and after an item. ``None``: nothing.
         written: values that are written from their JSON: their types, and what stands before and after it.
+        nested: what stands before arrays, and before objects, inside the arguments; empty: these are JSON.
         name_end: what no name holds; ``text_end``: what no text holds.
+        around_repeated: the marks around the name where it stands after the value too, before what is in ``terms``.
+        has_entities: whether names have XML's entities.
         strips: whether a line break at each end does not belong to a text.
     """
 
     terms: tuple[Grammar | None, ...]
     written: tuple[tuple[int, Grammar | None, Grammar | None], ...]
+    nested: tuple[Grammar | None, ...]
     name_end: str
     text_end: str
+    around_repeated: tuple[str, str] | None
+    has_entities: bool
     strips: bool
 
 
@@ -182,7 +188,10 @@ class ArgumentPlanner(Planner):
 
     def _disjuncts(self, locations: tuple[Location, ...], types: int, near: Location) -> list[Disjunct]:
         """The disjuncts with some of ``types``; ``near`` is named where any value is allowed."""
-        found = self._forms.disjuncts(locations) if locations else [Disjunct((near,))]
+        if locations:
+            found = self._forms.disjuncts(locations)
+        else:  # in its place, but without what it says
+            found = [Disjunct((Location({}, near.resource, near.parent, near.path),))]
         found = [disjunct for disjunct in found if disjunct.types & types]
         self.separate(found)
         for disjunct in found:
