@@ -245,8 +245,9 @@ class Constraint:
         """
         from structgen.engine.saved import write_constraint
 
-        program, vocabulary = program_of(self._grammar, self._vocabulary, self._limits), self._vocabulary
-        write_constraint(path, self.grammar, program, self._limits, digest=vocabulary.digest, size=vocabulary.size)
+        vocabulary, limits = self._vocabulary, self._limits
+        program = program_of(self._grammar, vocabulary, limits)
+        write_constraint(path, self.grammar, program, limits, digest=vocabulary.digest, size=vocabulary.size)
 
     @staticmethod
     def load(path: str | PathLike[str], vocabulary: Vocabulary, *, limits: Limits | None = None) -> Constraint:

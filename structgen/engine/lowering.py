@@ -55,21 +55,24 @@ def lower(grammar: Grammar, engine: Engine, vocabulary: Vocabulary, limits: Limi
         return _lower(grammar, own, vocabulary, limits), own
 
 
-def program_of(grammar: Grammar, vocabulary: Vocabulary, limits: Limits) -> _native.FlatGrammar:
-    """Return the program of a closed grammar, without left recursion.  Costs a compilation.
+def program_of(grammar: Grammar, vocabulary: Vocabulary, limits: Limits) -> tuple[_native.FlatGrammar, list[int]]:
+    """Return the program of a closed grammar, without left recursion, and the distances of its rules.
+
+    Costs a compilation.
 
     Raises:
         GrammarError, LimitExceeded: as ``lower``.
     """
+    native = native_limits(limits)
     flat = flatten(grammar, {}, vocabulary, limits.grammar_nodes)
-    engine = Engine(vocabulary)
-    made = _native.couple(engine.native, flat, vocabulary.eos, native_limits(limits), is_own=True)
-    if made is not None and made[2]:
+    distances = _native.rule_distances(Engine(vocabulary).native, flat, native)
+    if distances is None:
         with counted(limits):
             flat = flatten(
                 grammar, {}, vocabulary, limits.grammar_nodes, lambda rules: remove_left_recursion(rules, limits)
             )
-    return flat
+        distances = _native.rule_distances(Engine(vocabulary).native, flat, native)
+    return flat, distances or []
 
 
 class _HoldsUp(Exception):
@@ -84,7 +87,12 @@ def _lower(grammar: Grammar, engine: Engine, vocabulary: Vocabulary, limits: Lim
             result = _couple(grammar, engine, vocabulary, limits, lambda rules: remove_left_recursion(rules, limits))
     if result is None and isinstance(getattr(grammar, "plain", None), _native.FlatGrammar):  # of a forged file
         remedy = "save the constraint again"
-        raise GrammarError("saved constraint", "it is damaged", evidence="its program is left-recursive", remedy=remedy)
+        raise GrammarError(
+            "saved constraint",
+            "it is damaged",
+            evidence="its program is left-recursive, or tells other lengths than it has",
+            remedy=remedy,
+        )
     if result is None:
         raise RuntimeError("left recursion is left after it was removed")
     return result

@@ -3,7 +3,8 @@
     data    = magic version sum payload                                see ``grammar/packing.py``
     payload = vocabulary-digest vocabulary-size {limit value} stamp program grammar
 
-``program`` is the flat program that the native engine builds its terms from, left recursion removed.  Building them is
+``program`` is the flat program that the native engine builds its terms from, left recursion removed, with the length of
+the shortest string of each rule: checking that these lengths agree takes less than finding them.  Building the terms is
 what is left of compiling; automata and masks are made on demand in any case.  ``stamp`` says for which engine it is:
 another one ignores it and compiles the grammar.  Grammars with special tokens have no program and are compiled, too.
 ``grammar`` is compressed and is read when somebody asks for it.
@@ -70,15 +71,18 @@ def _stamp() -> bytes:
 def write_constraint(
     path: str | PathLike[str],
     grammar: Grammar,
-    program: _native.FlatGrammar,
+    program: tuple[_native.FlatGrammar, list[int]],
     limits: Limits,
     *,
     digest: bytes,
     size: int,
 ) -> None:
-    """Write a constraint to a file, with digest and size of its vocabulary; see ``Constraint.save``."""
+    """Write a constraint to a file, with digest and size of its vocabulary; see ``Constraint.save``.
+
+    ``program`` comes with the distances of its rules.
+    """
     try:
-        flat = program.to_bytes()
+        flat = program[0].to_bytes(program[1])
     except ValueError:  # it names tokens
         flat = b""
     packed = pack(grammar, with_entries=True)

@@ -49,7 +49,7 @@ def sealed(magic: bytes, version: int, payload: bytes, *, summed_from: int | Non
     return b"".join((magic, bytes([version]), _content_hash(version, payload, is_summed=is_summed), payload))
 
 
-def _content_hash(version: int, payload: bytes, *, is_summed: bool) -> bytes:
+def _content_hash(version: int, payload: bytes | memoryview, *, is_summed: bool) -> bytes:
     if is_summed:
         return zlib.crc32(payload, version).to_bytes(_SUM_BYTES, "little")
     content = hashlib.blake2b(bytes([version]), digest_size=_HASH_BYTES)
@@ -57,7 +57,7 @@ def _content_hash(version: int, payload: bytes, *, is_summed: bool) -> bytes:
     return content.digest()
 
 
-def unsealed(data: bytes, magic: bytes, version: int, subject: str, *, summed_from: int | None = None) -> bytes:
+def unsealed(data: bytes, magic: bytes, version: int, subject: str, *, summed_from: int | None = None) -> memoryview:
     """Return the payload of what ``sealed`` wrote, in this version or an earlier one.
 
     Raises:
@@ -77,7 +77,7 @@ def unsealed(data: bytes, magic: bytes, version: int, subject: str, *, summed_fr
             evidence=f"its form has version {written}, and this one reads up to {version}",
             remedy="read it with that version, or save it with this one",
         )
-    payload = data[start:]
+    payload = memoryview(data)[start:]
     if len(data) < start or data[start - size : start] != _content_hash(written, payload, is_summed=is_summed):
         raise GrammarError(
             subject, "it is damaged", evidence=f"{len(data)} bytes do not have its content hash", remedy=_DAMAGED
@@ -219,7 +219,7 @@ class ByteReader:
     Its methods raise ValueError or IndexError where the data cannot be from one.
     """
 
-    def __init__(self, data: bytes) -> None:
+    def __init__(self, data: bytes | memoryview) -> None:
         self.data = data
         self.at = 0
         self.nodes: list[Grammar] = []
@@ -246,7 +246,7 @@ class ByteReader:
         end = self.at + length
         if end > len(self.data):
             raise ValueError(f"{length} bytes reach beyond the end")
-        value = self.data[self.at : end]
+        value = bytes(self.data[self.at : end])
         self.at = end
         return value
 

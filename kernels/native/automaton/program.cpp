@@ -9,6 +9,7 @@
 #include <span>
 #include <stdexcept>
 #include <unordered_map>
+#include <utility>
 
 #include "base/packed.h"
 
@@ -27,7 +28,10 @@ class Run {
 
   std::vector<TermId> all() {
     const auto first = static_cast<RuleId>(terms_.rule_count());
-    for (const std::string& name : program_.rules) terms_.add_rule(name);
+    for (size_t rule = 0; rule < program_.rules.size(); ++rule) {
+      const RuleId added = terms_.add_rule(program_.rules[rule]);
+      if (!program_.distances.empty()) terms_.expect_distance(added, program_.distances[rule]);
+    }
     made_.resize(program_.instructions.size());
     reserve();
     make_literals();
@@ -46,11 +50,12 @@ class Run {
   static constexpr uint64_t kInstructionSteps = 20, kBytesAStep = 16;
 
   void reserve() {
+    // At most, but for characters and what the automaton makes: room that is never used has to be cleared, too.
     size_t terms = 0, literals = 0, choices = 0;
     for (const Instruction& one : program_.instructions) {
       literals += one.kind == Instruction::Kind::kLiteral;
       choices += one.kind == Instruction::Kind::kChoice;
-      terms += one.kind == Instruction::Kind::kSequence ? one.end - one.begin : 1;
+      terms += one.kind == Instruction::Kind::kSequence ? std::max(one.end - one.begin, 1U) - 1 : one.kind != Instruction::Kind::kSetRule;
     }
     terms_.reserve(terms, literals, choices);
   }
@@ -93,7 +98,7 @@ class Run {
       case Kind::kChars: return spelled(one.decoded, [&] { return terms_.chars(ranges(one)); });
       case Kind::kSpecial: return terms_.special(one.low);
       case Kind::kTokens: return terms_.token_set(ranges(one));
-      case Kind::kSequence: return terms_.sequence(scratch(operands));
+      case Kind::kSequence: return terms_.sequence(std::span<const TermId>(scratch(operands)));
       case Kind::kChoice: return terms_.choice_of(scratch(operands));
       case Kind::kRepeat: return terms_.repeat(made_[operands[0]], one.low, one.high);
       case Kind::kPermutation: return permutation(one, operands);
@@ -130,7 +135,7 @@ class Run {
   }
   std::vector<TermId>& scratch(std::span<const uint32_t> operands) {
     scratch_.resize(operands.size());
-    for (size_t i = 0; i < operands.size(); ++i) scratch_[i] = made_[operands[i]];
+    std::ranges::transform(operands, scratch_.begin(), [&](uint32_t operand) { return made_[operand]; });
     return scratch_;
   }
   TermId permutation(const Instruction& one, std::span<const uint32_t> operands) {
@@ -216,67 +221,28 @@ const Form* form_of(Instruction::Kind kind) {
   return index < kKinds && kForms[index] ? &*kForms[index] : nullptr;
 }
 
-// Whether the parts of an instruction are there, those that it takes as operands made before it, and boolean operators
-// are not nested too deeply; `nesting`: of the instructions so far.
-bool is_sound(const Program& program, size_t index, std::vector<uint8_t>& nesting) {
+// Whether the numbers of an instruction go together.
+bool is_sound(const Instruction& one) {
   using Kind = Instruction::Kind;
-  const Instruction& one = program.instructions[index];
-  const Form* form = form_of(one.kind);
-  if (form == nullptr || one.begin > one.end) return false;
-  uint8_t inner = is_boolean(one.kind);
-  if (form->parts == Form::kText) {
-    if (one.end > program.text.size()) return false;
-  } else if (form->parts == Form::kRanges) {
-    if (one.end > program.ranges.size()) return false;
-    const uint32_t max = one.kind == Kind::kBytes ? 0xFF : kMaxCodePoint;
-    for (uint32_t i = one.begin; i < one.end; ++i)
-      if (program.ranges[i].first > program.ranges[i].second || program.ranges[i].second > max) return false;
-  } else {
-    if (one.end > program.operands.size()) return false;
-    const std::span operands(program.operands.data() + one.begin, one.end - one.begin);
-    if ((form->parts == Form::kOne && operands.size() != 1) || (form->parts == Form::kNoParts && !operands.empty())) return false;
-    for (const uint32_t operand : operands) {
-      if (operand >= index) return false;
-      inner = std::max<uint8_t>(inner, nesting[operand] + is_boolean(one.kind));
-    }
-  }
-  nesting.push_back(inner);
-  if (inner > kMaxBooleanNesting) return false;
+  const uint32_t count = one.end - one.begin;
   switch (one.kind) {
     case Kind::kRepeat: return one.low <= one.high;
-    case Kind::kPermutation: {
-      const uint32_t count = one.end - one.begin;
-      return count >= 2 && one.required <= count - 2 && one.low <= one.high;
-    }
-    case Kind::kCall:
-    case Kind::kSetRule: return one.low < program.rules.size();
+    case Kind::kPermutation: return count >= 2 && one.required <= count - 2 && one.low <= one.high;
     case Kind::kScope: return one.low < kScopes;
     default: return true;
   }
 }
 
-bool is_sound(const Program& program) {
-  std::vector<bool> is_set(program.rules.size());
-  std::vector<uint8_t> nesting;
-  nesting.reserve(program.instructions.size());
-  for (size_t i = 0; i < program.instructions.size(); ++i) {
-    if (!is_sound(program, i, nesting)) return false;
-    const Instruction& one = program.instructions[i];
-    if (one.kind != Instruction::Kind::kSetRule) continue;
-    if (is_set[one.low]) return false;
-    is_set[one.low] = true;
-  }
-  return program.result < program.instructions.size() && std::ranges::all_of(is_set, std::identity());
-}
-
 }  // namespace
 
-// Packed: the numbers of instructions, operands, ranges, bytes of text, and rules; the result; the rules' names; for each
-// instruction, its kind with a bit for `decoded`, its parts and numbers.  An operand is the number of instructions back to
+// Packed: the numbers of instructions, operands, ranges, bytes of text, rules, and distances; the result; the rules' names;
+// their distances, if there are any; for each instruction, its kind with a bit for `decoded`, its parts and numbers.  An operand is the number of instructions back to
 // it, a range two differences, and a bound one more than it is, so that most numbers take a byte.  Of equal instructions
 // only the first is there.
-std::string pack(const Program& program) {
-  if (!is_sound(program)) throw std::invalid_argument("a program that names terms or tokens cannot be packed");
+std::string pack(const Program& program, std::span<const Distance> distances) {
+  const auto is_packable = [](const Instruction& one) { return form_of(one.kind) != nullptr; };
+  if (!std::ranges::all_of(program.instructions, is_packable)) throw std::invalid_argument("a program that names terms or tokens cannot be packed");
+  if (!distances.empty() && distances.size() != program.rules.size()) throw std::invalid_argument("a length for each rule is needed");
   std::string body, key;
   std::unordered_map<std::string, uint32_t> known;
   std::vector<uint32_t> places;
@@ -312,12 +278,13 @@ std::string pack(const Program& program) {
     (parts == Form::kText ? bytes : parts == Form::kRanges ? ranges : operands) += one.end - one.begin;
   }
   std::string out;
-  for (const uint32_t number : {count, operands, ranges, bytes, static_cast<uint32_t>(program.rules.size()), places[program.result]})
+  for (const uint32_t number : {count, operands, ranges, bytes, static_cast<uint32_t>(program.rules.size()), static_cast<uint32_t>(distances.size()), places[program.result]})
     put_number(out, number);
   for (const std::string& name : program.rules) {
     put_number(out, static_cast<uint32_t>(name.size()));
     out += name;
   }
+  for (const Distance distance : distances) put_number(out, distance);
   return out + body;
 }
 
@@ -343,50 +310,78 @@ uint32_t Program::splice(const Program& other) {
 }
 
 Program unpack(std::string_view data, uint32_t max_instructions) {
+  using Kind = Instruction::Kind;
   const std::invalid_argument damaged("the program is damaged");
   PackedReader reader(data);
-  uint32_t counts[5];
+  uint32_t counts[6];
   for (uint32_t& count : counts) count = reader.number();
-  const auto [instructions, operands, ranges, bytes, rules] = counts;
+  const auto [instructions, operands, ranges, bytes, rules, distances] = counts;
   if (instructions > max_instructions) throw LimitError("grammar_nodes", max_instructions, "reading a program");
   if (std::ranges::max(counts) > reader.left()) throw damaged;  // each takes a byte at least
+  if (distances != 0 && distances != rules) throw damaged;
   Program program;
-  program.instructions.resize(instructions);
-  program.operands.reserve(operands);
+  program.instructions.reserve(instructions);
+  program.operands.resize(operands);
   program.ranges.reserve(ranges);
   program.text.reserve(bytes);
   program.rules.reserve(rules);
+  program.distances.reserve(distances);
   program.result = reader.number();
   for (uint32_t rule = 0; rule < rules; ++rule) program.rules.emplace_back(reader.text(reader.number()));
+  for (uint32_t rule = 0; rule < distances; ++rule) {
+    program.distances.push_back(reader.number());
+    if (program.distances.back() > kInfinite) throw damaged;
+  }
+  std::vector<uint8_t> nesting(instructions), is_set(rules);
+  uint32_t operand = 0;
   for (uint32_t i = 0; i < instructions; ++i) {
     const auto head = static_cast<uint8_t>(reader.text(1)[0]);
-    Instruction& one = program.instructions[i];
-    one.kind = static_cast<Instruction::Kind>(head & ~kDecodedBit);
-    one.decoded = (head & kDecodedBit) != 0;
+    Instruction one{static_cast<Kind>(head & ~kDecodedBit), (head & kDecodedBit) != 0};
     const Form* form = form_of(one.kind);
     if (form == nullptr) throw damaged;
     const uint32_t count = form->parts == Form::kNoParts ? 0 : form->parts == Form::kOne ? 1 : reader.number();
+    uint8_t inner = 0;
     if (form->parts == Form::kText) {
       one.begin = static_cast<uint32_t>(program.text.size());
       program.text += reader.text(count);
     } else if (form->parts == Form::kRanges) {
       one.begin = static_cast<uint32_t>(program.ranges.size());
+      const uint32_t most = one.kind == Kind::kBytes ? 0xFF : kMaxCodePoint;
       for (uint32_t last = 0, part = 0; part < count; ++part) {
         const uint32_t low = last + reader.number();
+        if (part > 0 && low <= last) throw damaged;  // terms are made of ranges in order that have nothing in common
         last = low + reader.number();
+        if (low > last || last > most) throw damaged;
         program.ranges.emplace_back(low, last);
       }
     } else {
-      one.begin = static_cast<uint32_t>(program.operands.size());
-      for (uint32_t part = 0; part < count; ++part) program.operands.push_back(i - reader.number());
+      one.begin = operand;
+      if (count > operands - operand) throw damaged;
+      for (uint32_t* const end = program.operands.data() + operand + count; program.operands.data() + operand != end; ++operand) {
+        const uint32_t back = reader.number();
+        if (back - 1 >= i) throw damaged;  // made of itself, or of what is not there
+        program.operands.data()[operand] = i - back;
+        inner = std::max(inner, nesting.data()[i - back]);
+      }
     }
     one.end = one.begin + count;
     if (form->low) one.low = reader.number();
     if (form->high) one.high = reader.number() - 1;
     if (form->required) one.required = reader.number();
+    nesting[i] = inner + is_boolean(one.kind);
+    if (nesting[i] > kMaxBooleanNesting || !is_sound(one)) throw damaged;
+    const bool names_rule = one.kind == Kind::kCall || one.kind == Kind::kSetRule;
+    if (names_rule && (one.low >= rules || (one.kind == Kind::kSetRule && std::exchange(is_set[one.low], true)))) throw damaged;
+    program.instructions.push_back(one);
   }
-  if (reader.left() != 0 || !is_sound(program)) throw damaged;
+  if (reader.left() != 0 || program.result >= instructions || !std::ranges::all_of(is_set, std::identity())) throw damaged;
   return program;
+}
+
+bool has_expected_distances(const Program& program, const TermStore& terms, RuleId first) {
+  for (size_t rule = 0; rule < program.distances.size(); ++rule)
+    if (terms.distance(terms.rule_body(first + static_cast<RuleId>(rule))) != program.distances[rule]) return false;
+  return true;
 }
 
 std::vector<TermId> run(const Program& program, Automaton& automaton, SharedRules& shared) {

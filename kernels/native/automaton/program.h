@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -50,6 +51,7 @@ struct Program {
   std::string text;
   std::vector<CodePoints> ranges;
   std::vector<std::string> rules;  // names
+  std::vector<Distance> distances;  // of the rules, as somebody says; empty: to be found
 
   size_t bytes() const {
     return instructions.size() * sizeof(Instruction) + operands.size() * 4 + text.size() + ranges.size() * sizeof(CodePoints);
@@ -64,8 +66,9 @@ constexpr bool is_boolean(Instruction::Kind kind) {
   return kind == Instruction::Kind::kAnd || kind == Instruction::Kind::kNot || kind == Instruction::Kind::kJsonString;
 }
 
-// A program as bytes, for the same build.  Throws std::invalid_argument where it names terms of an engine, or tokens.
-std::string pack(const Program& program);
+// A program as bytes, for the same build, with the distances of its rules, or none.  Throws std::invalid_argument where it
+// names terms of an engine, or tokens, or where the distances are not one for each rule.
+std::string pack(const Program& program, std::span<const Distance> distances);
 // The program that was packed, its boolean operators not nested too deeply.  Throws std::invalid_argument where it is
 // none, and LimitError where it has too many instructions.  O(bytes), in memory too.
 Program unpack(std::string_view data, uint32_t max_instructions = kNone);
@@ -83,5 +86,9 @@ struct SharedRules {
 // deciding the emptiness of intersections and complements takes.  Throws std::domain_error where the operand of
 // kScope may be empty.
 std::vector<TermId> run(const Program& program, Automaton& automaton, SharedRules& shared);
+// Whether the rules, from `first` on, have the distances that the program says, once they are solved.  Where these agree
+// with the bodies and no rule is left-recursive, they are right: each step from a rule to the calls in a shortest
+// alternative leads to a smaller distance, or to an equal one along a left call, and so to an end.
+bool has_expected_distances(const Program& program, const TermStore& terms, RuleId first);
 
 }  // namespace structgen

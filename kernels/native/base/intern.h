@@ -33,16 +33,26 @@ inline uint64_t combine(uint64_t seed, uint64_t value) { return mix(seed ^ mix(v
 // "Extendible hashing", 1979).
 class IdTable {
  public:
+  struct Slot {
+    uint32_t hash, id;  // kNone and kNone: empty
+  };
+
   // The id whose contents `equal` accepts, or kNone.
   template <class Equal>
   uint32_t find(uint64_t hash, Equal&& equal) const {
-    if (parts_.empty()) return kNone;
+    const Slot* const slot = slot_of(hash, equal);
+    return slot == nullptr ? kNone : slot->id;
+  }
+  // The slot of that id; else the empty one where it belongs, for insert_at() before any other insertion; null where
+  // there is none.
+  template <class Equal>
+  Slot* slot_of(uint64_t hash, Equal&& equal) const {
+    if (parts_.empty()) return nullptr;
     const auto half = static_cast<uint32_t>(hash);
     const Part& part = parts_[index_of(half)];
     for (size_t i = half & part.mask;; i = (i + 1) & part.mask) {
-      const Slot& slot = part.slots[i];
-      if (slot.id == kNone) return kNone;
-      if (slot.hash == half && equal(slot.id)) return slot.id;
+      Slot& slot = part.slots[i];
+      if (slot.id == kNone || (slot.hash == half && equal(slot.id))) return &slot;
     }
   }
   // Prefetches the memory that find() will read first.
@@ -52,10 +62,17 @@ class IdTable {
     const Part& part = parts_[index_of(half)];
     __builtin_prefetch(&part.slots[half & part.mask]);
   }
+  void insert_at(Slot* slot, uint64_t hash, uint32_t id) {
+    const auto half = static_cast<uint32_t>(hash);
+    Owned* const owned = slot == nullptr ? nullptr : &owned_[parts_[index_of(half)].owned];
+    if (owned == nullptr || !has_room(*owned)) return insert(hash, id);
+    *slot = {half, id};
+    ++owned->count;
+  }
   void insert(uint64_t hash, uint32_t id) {
     const auto half = static_cast<uint32_t>(hash);
     if (parts_.empty()) parts_.push_back(make_part(kFewSlots, 0));
-    while (!has_room(parts_[index_of(half)])) enlarge(half);
+    while (!has_room(owned_[parts_[index_of(half)].owned])) enlarge(half);
     put(parts_[index_of(half)], {half, id});
   }
   // Makes room for so many more at once, if there are fewer yet.
@@ -85,10 +102,6 @@ class IdTable {
  private:
   static constexpr uint32_t kFewSlots = 4, kMaxSlots = 512;  // of a part as long as it can be split
   static constexpr uint8_t kMaxBits = 16;
-  struct Slot {
-    uint32_t hash = 0;
-    uint32_t id = kNone;
-  };
   struct Part {  // the same at all indices that begin with its first bits
     Slot* slots;
     uint32_t mask;
@@ -96,18 +109,19 @@ class IdTable {
   };
   struct Owned {
     std::unique_ptr<Slot[]> slots;
-    uint32_t count = 0;
+    uint32_t count = 0, size = 0;
     uint8_t bits = 0;  // that are equal in all its halves
   };
 
   size_t index_of(uint32_t half) const { return (uint64_t{half} << bits_) >> 32; }
-  bool has_room(const Part& part) const { return (owned_[part.owned].count + 1) * 2 <= part.mask + 1; }
+  static bool has_room(const Owned& owned) { return (owned.count + 1) * 2 <= owned.size; }
   Part make_part(uint32_t slots, uint8_t bits) {
     owned_.push_back({});
     return renew(static_cast<uint32_t>(owned_.size() - 1), slots, bits);
   }
   Part renew(uint32_t owned, uint32_t slots, uint8_t bits) {
-    owned_[owned] = {std::make_unique<Slot[]>(slots), 0, bits};
+    owned_[owned] = {std::make_unique_for_overwrite<Slot[]>(slots), 0, slots, bits};
+    std::memset(owned_[owned].slots.get(), 0xFF, slots * sizeof(Slot));  // empty ones
     slots_ += slots;
     return {owned_[owned].slots.get(), slots - 1, owned};
   }
@@ -186,14 +200,14 @@ class ListPool {
 
   Id intern(std::span<const Value> values) { return intern(values, hash_of(values)); }
   Id intern(std::span<const Value> values, uint64_t hash) {  // of the values
-    const uint32_t found = table_.find(hash, [&](uint32_t id) {
+    IdTable::Slot* const slot = table_.slot_of(hash, [&](uint32_t id) {
       const auto held = (*this)[id];
       return std::equal(held.begin(), held.end(), values.begin(), values.end());
     });
-    if (found != kNone) return found;
+    if (slot != nullptr && slot->id != kNone) return slot->id;
     const auto id = static_cast<Id>(lists_.size());
     lists_.push_back(store(values));
-    table_.insert(hash, id);
+    table_.insert_at(slot, hash, id);
     return id;
   }
   std::span<const Value> operator[](Id id) const { return lists_[id]; }

@@ -22,8 +22,9 @@ namespace {
 
 struct Lowered {
   TermId term;
+  RuleId first_rule;
   std::vector<std::optional<TermId>> shared;  // the terms of FlatGrammar::shared; nothing where a byte must be reported each time
-  bool left_recursive;                  // then nothing below is known
+  bool left_recursive;                  // or with rules of other distances than it says: then nothing below is known
   std::optional<uint32_t> shortest;     // bytes of the shortest string, if there is one
   std::optional<uint32_t> unspellable;  // a byte that is needed somewhere and that no token holds
 };
@@ -36,9 +37,9 @@ Lowered lower(Engine& engine, const FlatGrammar& grammar, const Limits& limits) 
   const auto first = static_cast<RuleId>(automaton.terms().rule_count());
   const std::vector<TermId> made = run(grammar.program, automaton, engine.shared_rules());
   TermStore& terms = automaton.terms();
-  Lowered result{made[grammar.program.result], {}, false, {}, {}};
+  Lowered result{made[grammar.program.result], first, {}, false, {}, {}};
   terms.solve_rules(automaton.meter().pulse);
-  result.left_recursive = terms.left_recursive(first, automaton.meter().pulse);
+  result.left_recursive = !has_expected_distances(grammar.program, terms, first) || terms.left_recursive(first, automaton.meter().pulse);
   if (result.left_recursive) return result;
   const Distance distance = terms.distance(result.term);
   if (distance < kInfinite) result.shortest = distance;
@@ -79,6 +80,21 @@ nb::object couple(std::shared_ptr<Engine> engine, const FlatGrammar& grammar, st
   return nb::object(nb::make_tuple(std::move(constraint), std::move(lowered.shared), lowered.left_recursive, lowered.shortest, lowered.unspellable, bytes));
 }
 
+// The distances of the rules of a grammar, for which it is compiled; None where it is left-recursive.
+std::optional<std::vector<Distance>> rule_distances(const std::shared_ptr<Engine>& engine, const FlatGrammar& grammar, const Limits& limits) {
+  const nb::gil_scoped_release release;
+  Automaton& automaton = engine->machine().automaton();
+  const Turn turn(engine->mutex(), automaton.meter().pulse, Turn::kTurns);
+  const Lowered lowered = lower(*engine, grammar, limits);
+  if (lowered.left_recursive) return std::nullopt;
+  std::vector<Distance> distances(grammar.program.rules.size());
+  for (size_t rule = 0; rule < distances.size(); ++rule) {
+    const TermId body = automaton.terms().rule_body(lowered.first_rule + static_cast<RuleId>(rule));
+    distances[rule] = automaton.terms().distance(body);
+  }
+  return distances;
+}
+
 // The same constraint within other limits.
 std::shared_ptr<Constraint> limited(const Constraint& constraint, const Limits& limits) {
   const nb::gil_scoped_release release;
@@ -109,6 +125,8 @@ void set_elsewhere(Constraint& constraint, nb::object make) {
 
 void bind_constraint(nb::module_& m) {
   m.def("couple", &couple, "engine"_a, "grammar"_a, "eos"_a, "limits"_a, "is_own"_a);
+
+  m.def("rule_distances", &rule_distances, "engine"_a, "grammar"_a, "limits"_a);
 
   nb::class_<Constraint>(m, "Constraint")
       .def("limited", &limited, "limits"_a)

@@ -45,7 +45,7 @@ void bind_grammar(nb::module_& m) {
   nb::class_<FlatGrammar>(m, "FlatGrammar", "A grammar as a list of instructions, independent of any engine but for known terms.")
       .def_prop_ro("memory_bytes", [](const FlatGrammar& self) { return self.program.bytes(); })
       .def_prop_ro("size", [](const FlatGrammar& self) { return self.program.instructions.size(); })
-      .def("to_bytes", [](const FlatGrammar& self) { return to_bytes(pack(self.program)); })
+      .def("to_bytes", [](const FlatGrammar& self, const std::vector<Distance>& distances) { return to_bytes(pack(self.program, distances)); }, "distances"_a = std::vector<Distance>())
       .def_static("from_bytes", [](nb::bytes data, uint32_t max_instructions) { return FlatGrammar{unpack(view(data), max_instructions), {}}; }, "data"_a, "max_instructions"_a = kNone)
       .def_prop_ro("rules", [](const FlatGrammar& self) { return self.program.rules; })
       .def_prop_ro("result", [](const FlatGrammar& self) { return self.program.result; })

@@ -1,6 +1,7 @@
 #include "terms/term.h"
 
 #include <algorithm>
+#include <array>
 #include <utility>
 
 #include "terms/permutation.h"
@@ -14,7 +15,7 @@ constexpr uint32_t kSixBits = 6;
 // that came last, would take a list of all members each.
 constexpr size_t kSpliced = 512;
 
-uint64_t hash_term(const Term& term) {
+[[gnu::always_inline]] inline uint64_t hash_term(const Term& term) {
   return combine(uint64_t{term.a} << 32 | term.b, uint64_t{term.c} << 32 | static_cast<uint64_t>(term.kind));
 }
 
@@ -43,15 +44,18 @@ TermStore::TermStore(const ByteSet& spellable) : spellable_(spellable) {
 }
 
 TermId TermStore::make(const Term& term, std::optional<Distance> distance) {
-  const uint64_t hash = hash_term(term);
-  const TermId found = table_.find(hash, [&](uint32_t id) { return terms_[id] == term; });
-  if (found != kNone) return found;
+  return make(term, hash_term(term), distance);
+}
+
+TermId TermStore::make(const Term& term, uint64_t hash, std::optional<Distance> distance) {
+  IdTable::Slot* const slot = table_.slot_of(hash, [&](uint32_t id) { return terms_[id] == term; });
+  if (slot != nullptr && slot->id != kNone) return slot->id;
   const auto id = static_cast<TermId>(terms_.size());
+  const Distance known = distance ? *distance : structural_distance(term);
   terms_.push_back(term);
-  distances_.push_back(distance ? *distance : structural_distance(term));
-  table_.insert(hash, id);
-  if (distances_[id] == kUnsolved && term.kind != Kind::kAnd && term.kind != Kind::kNot &&
-      term.kind != Kind::kJson && term.kind != Kind::kJsonEscape)
+  distances_.push_back(known);
+  table_.insert_at(slot, hash, id);
+  if (known == kUnsolved && term.kind != Kind::kAnd && term.kind != Kind::kNot && term.kind != Kind::kJson && term.kind != Kind::kJsonEscape)
     unsolved_.push_back(id);
   return id;
 }
@@ -211,24 +215,39 @@ TermId TermStore::encoded(std::span<const CodePoints> ranges) {
   return choice(std::move(parts));
 }
 
-TermId TermStore::sequence(TermId head, TermId tail) {
+// `hash`: of the term {kSequence, head, tail}, if it is known.
+[[gnu::always_inline]] inline TermId TermStore::sequence(TermId head, TermId tail, std::optional<uint64_t> hash) {
   if (head == kEmptyTerm || tail == kEmptyTerm) return kEmptyTerm;
   if (head == kEpsilonTerm) return tail;
   if (tail == kEpsilonTerm) return head;
-  if (distances_[head] == kInfinite || distances_[tail] == kInfinite) return kEmptyTerm;
-  return make({Kind::kSequence, head, tail, 0});
+  const Distance first = distances_[head], rest = distances_[tail];
+  if (first == kInfinite || rest == kInfinite) return kEmptyTerm;
+  const Term term{Kind::kSequence, head, tail, 0};
+  return make(term, hash ? *hash : hash_term(term), first == kUnsolved || rest == kUnsolved ? kUnsolved : add(first, rest));
 }
+
+TermId TermStore::sequence(TermId head, TermId tail) { return sequence(head, tail, std::nullopt); }
 
 TermId TermStore::sequence(std::span<const TermId> items) {
   if (items.empty()) return kEpsilonTerm;
   TermId tail = items.back();
-  if (items.size() > 2) {
-    // Most of the terms will be new, one after the other: fetch where they go, for each look-up would wait for memory.
-    auto next = static_cast<TermId>(terms_.size());
-    for (size_t i = items.size() - 1; i-- > 0; tail = next++) prefetch({Kind::kSequence, items[i], tail, 0});
-    tail = items.back();
+  // Most of the terms will be new, one after the other: fetch where they go, for each look-up would wait for memory.
+  constexpr size_t kFetched = 16;
+  std::array<uint64_t, kFetched> hashes;
+  for (size_t left = items.size() - 1; left > 0;) {
+    const size_t count = std::min(left, kFetched), first = terms_.size();
+    const auto expected = [&](size_t i, TermId before) { return i == 0 ? before : static_cast<TermId>(first + i - 1); };
+    for (size_t i = 0; i < count; ++i) {
+      hashes[i] = hash_term({Kind::kSequence, items[left - 1 - i], expected(i, tail), 0});
+      if (count > 1) table_.prefetch(hashes[i]);
+    }
+    const TermId before = tail;
+    for (size_t i = 0; i < count; ++i) {
+      const bool is_expected = tail == expected(i, before);
+      tail = sequence(items[left - 1 - i], tail, is_expected ? std::optional(hashes[i]) : std::nullopt);
+    }
+    left -= count;
   }
-  for (size_t i = items.size() - 1; i-- > 0;) tail = sequence(items[i], tail);
   return tail;
 }
 
@@ -238,131 +257,51 @@ TermId TermStore::choice_of(std::vector<TermId>& items) {
   // Nested choices are spliced, but for large ones: see kSpliced.  Those that are spliced hold no others.  What they hold
   // comes first: it is sorted, and most often older than the rest.
   const auto is_spliced = [&](TermId item) {
-    if (terms_[item].kind != Kind::kChoice) return false;
     const auto nested = lists_[terms_[item].a];
     return nested.size() < kSpliced || terms_[nested.back()].kind != Kind::kSequence;
   };
   const size_t before = items.size();
   for (size_t i = 0; i < before; ++i) {
-    if (!is_spliced(items[i])) continue;
+    if (terms_[items[i]].kind != Kind::kChoice || !is_spliced(items[i])) continue;
     const auto nested = lists_[terms_[items[i]].a];
     items[i] = kEmptyTerm;
     items.insert(items.end(), nested.begin(), nested.end());
   }
   if (items.size() > before) std::rotate(items.begin(), items.begin() + static_cast<ptrdiff_t>(before), items.end());
-  size_t kept = 0;
-  bool is_ordered = true;
+  auto kept = items.begin();
+  Distance least = kInfinite;
+  bool is_ordered = true, is_solved = true, has_all = false;
+  TermId last = kEmptyTerm;  // which none is that is kept
   for (TermId item : items) {
-    if (distances_[item] == kInfinite) continue;
-    is_ordered &= kept == 0 || items[kept - 1] < item;
-    items[kept++] = item;
+    const Distance distance = distances_[item];
+    if (distance == kInfinite) continue;
+    is_solved &= distance != kUnsolved;
+    least = std::min(least, distance);
+    is_ordered &= last < item;
+    has_all |= item == everything_;
+    *kept++ = last = item;
   }
-  items.resize(kept);
+  items.erase(kept, items.end());
   if (!is_ordered) {
     std::sort(items.begin(), items.end());
     items.erase(std::unique(items.begin(), items.end()), items.end());
   }
-  if (std::binary_search(items.begin(), items.end(), everything_)) return everything_;
+  if (has_all) return everything_;
+  const size_t compared = items.size();
   drop_narrower(items);
   if (items.empty()) return kEmptyTerm;
   if (items.size() == 1) return items[0];
-  const uint64_t hash = lists_.hash_of(items);
-  lists_.prefetch(hash);
-  prefetch({Kind::kChoice, static_cast<uint32_t>(lists_.size()), 0, 0});  // if the list is new
-  return make({Kind::kChoice, lists_.intern(items, hash), 0, 0});
-}
-
-// Whether `one` is `other` with narrower bounds of repetitions, as far as the first parts show.  Never true
-// of two terms in both directions.
-bool TermStore::is_narrower(TermId one, TermId other) const {
-  constexpr unsigned kMaxParts = 8;
-  const auto front = [&](TermId term) { return terms_[term].kind == Kind::kSequence ? terms_[term].a : term; };
-  const auto rest = [&](TermId term) { return terms_[term].kind == Kind::kSequence ? terms_[term].b : kEpsilonTerm; };
-  for (unsigned part = 0; part < kMaxParts; ++part) {
-    if (one == other) return true;
-    const TermId first = front(one), second = front(other);
-    if (first != second) {
-      const Term& narrow = terms_[first];
-      const Term& wide = terms_[second];
-      if (narrow.kind != Kind::kRepeat || wide.kind != Kind::kRepeat || narrow.a != wide.a || narrow.b < wide.b) return false;
-      // What follows may begin with the items that `other` has less; with as many, the maximum decides.
-      if (narrow.b > wide.b && rest(one) == rest(other) && absorbs(rest(one), narrow.a)) return true;
-      if (narrow.c > wide.c) return false;
-    }
-    one = rest(one);
-    other = rest(other);
+  const uint64_t list_hash = lists_.hash_of(items);
+  lists_.prefetch(list_hash);
+  Term term{Kind::kChoice, static_cast<uint32_t>(lists_.size()), 0, 0};  // if the list is new
+  uint64_t hash = hash_term(term);
+  table_.prefetch(hash);
+  const uint32_t list = lists_.intern(items, list_hash);
+  if (list != term.a) {
+    term.a = list;
+    hash = hash_term(term);
   }
-  return false;
-}
-
-// Whether `item term` is narrower than `term`, as far as that is easy to see: the term begins with a loop over more.
-bool TermStore::absorbs(TermId term, TermId item) const {
-  const Term& loop = terms_[terms_[term].kind == Kind::kSequence ? terms_[term].a : term];
-  if (loop.kind != Kind::kRepeat || loop.b != 0 || loop.c != kNone) return false;
-  if (loop.a == item) return true;
-  const auto parts = [&](const TermId& id) {
-    return terms_[id].kind == Kind::kChoice ? list(terms_[id].a) : std::span<const TermId>(&id, 1);
-  };
-  const auto is_within = [&](TermId one, TermId other) {  // bytes, or characters by their lead bytes
-    const Term narrow = terms_[one], wide = terms_[other];
-    if (narrow.kind != wide.kind) return false;
-    if (narrow.kind == Kind::kBytes) return (byte_set(narrow.a) & ~byte_set(wide.a)).empty();
-    if (narrow.kind != Kind::kSequence || narrow.b != wide.b) return false;
-    const Term lead = terms_[narrow.a], leads = terms_[wide.a];
-    return lead.kind == Kind::kBytes && leads.kind == Kind::kBytes && (byte_set(lead.a) & ~byte_set(leads.a)).empty();
-  };
-  const auto wide = parts(loop.a);
-  return std::ranges::all_of(parts(item), [&](TermId one) {
-    return std::ranges::any_of(wide, [&](TermId other) { return one == other || is_within(one, other); });
-  });
-}
-
-// Drops `C{m,n} T` beside T, where T begins with a loop over all of C: what is left of a pattern without an end once any
-// text may follow.
-void TermStore::drop_absorbed(std::vector<TermId>& alternatives) const {
-  std::vector<TermId> dropped;
-  for (TermId item : alternatives) {
-    const Term& whole = terms_[item];
-    if (whole.kind != Kind::kSequence) continue;
-    const Term& front = terms_[whole.a];
-    if (front.kind != Kind::kRepeat && front.kind != Kind::kBytes) continue;
-    if (!std::binary_search(alternatives.begin(), alternatives.end(), whole.b)) continue;
-    if (absorbs(whole.b, front.kind == Kind::kRepeat ? front.a : whole.a)) dropped.push_back(item);
-  }
-  if (dropped.empty()) return;
-  std::erase_if(alternatives, [&](TermId item) { return std::binary_search(dropped.begin(), dropped.end(), item); });
-}
-
-void TermStore::drop_narrower(std::vector<TermId>& alternatives) const {
-  constexpr size_t kMaxCompared = 32;
-  if (alternatives.size() < 2) return;
-  const auto begins_with_symbols = [&](TermId item) {
-    const Term& whole = terms_[item];
-    const Kind front = whole.kind == Kind::kSequence ? terms_[whole.a].kind : whole.kind;
-    return front == Kind::kRepeat || (front == Kind::kBytes && whole.kind == Kind::kSequence);
-  };
-  if (std::ranges::none_of(alternatives, begins_with_symbols)) return;  // nothing is dropped below
-  drop_absorbed(alternatives);
-  std::vector<std::pair<TermId, TermId>> repeated;  // what is repeated at the front, alternative
-  for (TermId item : alternatives) {
-    const Term& whole = terms_[item];
-    const Term& front = whole.kind == Kind::kSequence ? terms_[whole.a] : whole;
-    if (front.kind == Kind::kRepeat) repeated.emplace_back(front.a, item);
-  }
-  if (repeated.size() < 2) return;
-  std::sort(repeated.begin(), repeated.end());
-  std::vector<TermId> dropped;
-  for (size_t i = 0; i < repeated.size(); ++i) {
-    const size_t first = i > kMaxCompared ? i - kMaxCompared : 0, last = std::min(repeated.size(), i + kMaxCompared);
-    for (size_t k = first; k < last; ++k) {
-      if (k == i || repeated[k].first != repeated[i].first || !is_narrower(repeated[i].second, repeated[k].second)) continue;
-      dropped.push_back(repeated[i].second);
-      break;
-    }
-  }
-  if (dropped.empty()) return;
-  std::sort(dropped.begin(), dropped.end());
-  std::erase_if(alternatives, [&](TermId item) { return std::binary_search(dropped.begin(), dropped.end(), item); });
+  return make(term, hash, items.size() < compared ? structural_distance(term) : is_solved ? least : kUnsolved);
 }
 
 TermId TermStore::repeat(TermId item, uint32_t min, uint32_t max) {

@@ -177,6 +177,8 @@ class TermStore {
 
   RuleId add_rule(std::string name);
   void set_rule(RuleId rule, TermId body);
+  // What distance(body) will be, if that is known before the rule is set; not checked here.
+  void expect_distance(RuleId rule, Distance distance) { rules_[rule].distance = distance; }
   TermId rule_body(RuleId rule) const { return rules_[rule].body; }
   const std::string& rule_name(RuleId rule) const { return rules_[rule].name; }
   void set_scope(RuleId rule, Scope scope) {
@@ -247,6 +249,8 @@ class TermStore {
   Distance distance_from(const Term& term, Of&& of) const;
   TermId make(const Term& term) { return make(term, std::nullopt); }
   TermId make(const Term& term, std::optional<Distance> distance);
+  TermId make(const Term& term, uint64_t hash, std::optional<Distance> distance);
+  TermId sequence(TermId head, TermId tail, std::optional<uint64_t> hash);
   void prefetch(const Term& term) const;  // for make()
   TermId wrap(Kind kind, TermId value);
   bool is_narrower(TermId one, TermId other) const;

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
 import re
@@ -20,9 +21,9 @@ from structgen.engine import saved
 from structgen.engine.mask import allowed_ids, empty_masks
 from structgen.errors import ArgumentError, GrammarError, LimitExceeded, StructgenError, VocabularyError
 from structgen.grammar.flattening import flatten
-from structgen.grammar.nodes import Reference, Rules
+from structgen.grammar.nodes import Choice, Reference, Rules
 from structgen.grammar.nodes.description import Described
-from structgen.grammar.packing import sealed
+from structgen.grammar.packing import ByteWriter, sealed
 from structgen.models import HashModel
 
 TOKENS: Final = [b"", b"", *(bytes([byte]) for byte in range(256)), b'"a', b'": ', b"11", b"aa", b'{"', b"rt + 1"]
@@ -262,14 +263,69 @@ def test_a_left_recursive_program_is_refused(tmp_path: Path) -> None:
     """What ``save`` never writes: it removes left recursion."""
     recursive = Rules({"r": Reference("r") + "a" | sg.literal("b")}, Reference("r"))
     flat = flatten(recursive, {}, VOCABULARY, 10_000)
-    saved.write_constraint(tmp_path / "c", recursive, flat, sg.Limits(), digest=VOCABULARY.digest, size=VOCABULARY.size)
-    with pytest.raises(GrammarError, match="saved constraint: it is damaged; its program is left-recursive"):
-        sg.Constraint.load(tmp_path / "c", VOCABULARY)
+    for distances in ([], [1], [2]):
+        write(tmp_path / "c", recursive, flat, distances)
+        with pytest.raises(GrammarError, match="saved constraint: it is damaged; its program is left-recursive"):
+            sg.Constraint.load(tmp_path / "c", VOCABULARY)
+
+
+def write(path: Path, grammar: sg.Grammar, program: _native.FlatGrammar, distances: list[int]) -> None:
+    size = VOCABULARY.size
+    saved.write_constraint(path, grammar, (program, distances), sg.Limits(), digest=VOCABULARY.digest, size=size)
+
+
+INFINITE: Final = 2**31 - 1  # as term.h has it, for a rule without strings
+A: Final = sg.literal("a")
+RECURSIVE: Final = [  # rules, and the lengths of their shortest strings, found by hand
+    ({"r": "a" + Reference("r") | "aa", "s": "1" + Reference("r")}, [2, 3]),
+    ({"r": A + Reference("s") | A, "s": sg.optional(Reference("r"))}, [1, 0]),
+    ({"r": Reference("s") + "a", "s": Reference("t") | "111", "t": "a" + Reference("r") + "1" | "11"}, [3, 2, 2]),
+    ({"r": A + Reference("r"), "s": Reference("r") | "1"}, [INFINITE, 1]),
+    (
+        {"r": A.many(0, 1) + "1" + Reference("s"), "s": Reference("t").many(2, 3), "t": A | "1" + Reference("r")},
+        [3, 2, 1],
+    ),
+]
+
+
+@pytest.mark.parametrize(("rules", "lengths"), RECURSIVE)
+def test_only_true_lengths_are_taken(rules: dict[str, sg.Grammar], lengths: list[int], tmp_path: Path) -> None:
+    """Of all lengths that a forged file may give to rules, only the lengths of their shortest strings."""
+    grammar = Rules(rules, Choice([Reference(name) for name in rules]))
+    flat = flatten(grammar, {}, VOCABULARY, 10_000)
+    order = [list(rules).index(name) for name in flat.rules]
+    taken = []
+    for claimed in itertools.product((0, 1, 2, 3, 4, INFINITE), repeat=len(rules)):
+        write(tmp_path / "c", grammar, flat, [claimed[at] for at in order])
+        try:
+            loaded = sg.Constraint.load(tmp_path / "c", VOCABULARY)
+        except GrammarError as error:
+            assert "its program is left-recursive, or tells other lengths than it has" in str(error)  # noqa: PT017
+            continue
+        taken.append(list(claimed))
+        assert_same_masks(sg.compile(grammar, VOCABULARY), loaded, seed=4, walks=2)
+    assert taken == [lengths]
+    assert "a length for each rule is needed" in _refusal(flat, [1] * (len(rules) + 1))
+    assert "damaged" in _refusal(flat, [INFINITE + 1] * len(rules))
+
+
+def _refusal(program: _native.FlatGrammar, lengths: list[int]) -> str:
+    with pytest.raises(ValueError) as caught:  # noqa: PT011
+        _native.FlatGrammar.from_bytes(program.to_bytes(lengths))
+    return str(caught.value)
 
 
 def packed(instructions: bytes, count: int, operands: int) -> bytes:
     """A packed program without rules, ranges and text, whose result is its last instruction."""
-    return bytes([count, operands, 0, 0, 0, count - 1]) + instructions
+    return bytes([count, operands, 0, 0, 0, 0, count - 1]) + instructions
+
+
+def packed_class(steps: tuple[int, ...]) -> bytes:
+    """A packed program that is a class of characters, of differences of the bounds of its ranges."""
+    numbers = ByteWriter()
+    for number in (1, 0, len(steps) // 2, 0, 0, 0, 0, CHARS, len(steps) // 2, *steps):
+        numbers.number(number)
+    return bytes(numbers.data)
 
 
 def test_unsound_programs_are_refused() -> None:
@@ -277,7 +333,8 @@ def test_unsound_programs_are_refused() -> None:
     whole = flatten(GRAMMARS["composed"](), {}, VOCABULARY, 10_000).to_bytes()
     empty, negation = b"\5\0", b"\x0a\1"  # a sequence of nothing; what is not the instruction before
     assert _native.FlatGrammar.from_bytes(packed(empty + negation * 64, 65, 64)).size == 65
-    claims = [b"\xff\xff\xff\xff\x0f" * at + bytes(6 - at) for at in range(1, 7)]
+    assert _native.FlatGrammar.from_bytes(packed_class((5, 3, 1, 4))).size == 1
+    claims = [b"\xff\xff\xff\xff\x0f" * at + bytes(7 - at) for at in range(1, 8)]
     cut = [whole[:length] for length in range(0, len(whole), 9)]
     for data in (
         *cut,
@@ -288,6 +345,8 @@ def test_unsound_programs_are_refused() -> None:
         packed(b"\5\1\2", 1, 1),  # made of what is before the first
         packed(b"\x0c\0", 1, 0),  # calls a rule that is not there
         packed(b"\3\1", 1, 0),  # names a token
+        packed_class((5, 3, 0, 4)),  # ranges that have a character in common
+        packed_class((5, 3, 2**32 - 2, 4)),  # and ranges out of order
         packed(b"\x1f\0", 1, 0),  # no instruction
         packed(empty, 2, 0),
     ):
