@@ -2,7 +2,8 @@
 
 Read are encodings by byte pairs: a byte-level tokenizer.json with ``ByteLevel``, ``Split`` and ``Digits``, also with
 NFC; the tokenizers of GGUF files, which are put into that form; a tokenizer.json made of a SentencePiece model, with
-spaces written as a mark and with byte fallback; and ranks of tiktoken.  All else is refused by name.
+spaces written as a mark and with byte fallback, and such a model itself; and ranks of tiktoken.  All else is refused by
+name.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import zlib
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any, Final, TypeAlias, final
@@ -20,8 +21,9 @@ from numpy.typing import NDArray
 
 from structgen.cache import fetch, keep
 from structgen.engine.tokenizers.merges import Merges
-from structgen.engine.tokenizers.model_file import SPACE_MARK, TokenizerJsonEncoder
+from structgen.engine.tokenizers.model_file import SPACE_MARK, SentencePieceEncoder, TokenizerJsonEncoder
 from structgen.engine.tokenizers.piece_bytes import byte_or_text, from_byte_level
+from structgen.engine.tokenizers.piece_model import read_piece_model
 from structgen.engine.tokenizers.pretokens import Pretokens, Stage
 from structgen.engine.tokenizers.split_pattern import Program, read_pattern, unsupported
 from structgen.engine.tokenizers.table import Encoder, need
@@ -71,8 +73,36 @@ def read_encoding_of(encode: Encoder | None, tokens: Sequence[bytes]) -> Encodin
         return _read_json(json.loads(encode.content()), tokens)
     if isinstance(encode, RanksEncoder):
         return _read_ranks(encode, tokens)
+    if isinstance(encode, SentencePieceEncoder):
+        return _read_pieces(encode.content(), tokens)
     found = "it has no tokenizer" if encode is None else f"its tokenizer is a {type(encode).__name__}"
-    raise unsupported("only BPE of a tokenizer.json, tekken.json or byte-level GGUF file is read", evidence=found)
+    raise unsupported(
+        "only BPE of a tokenizer.json, tekken.json, SentencePiece model or byte-level GGUF file is read", evidence=found
+    )
+
+
+def _read_pieces(data: bytes, tokens: Sequence[bytes]) -> Encoding:
+    """SentencePiece merges any two parts that are a piece together, the one with the best score first."""
+    model = read_piece_model(data)
+    ids = {piece.text: piece.token for piece in model.pieces if not piece.is_byte}
+    bytes_ = {piece.token for piece in model.pieces if piece.is_byte}
+    units, spelling = _spelling(ids, bytes_ if model.has_bytes else None, tokens)
+    merges: list[tuple[int, int, int]] = []
+    ranks: list[int] = []
+    last, rank = None, -1
+    for piece in sorted(model.pieces, key=lambda piece: (-piece.score, len(piece.text))):
+        if piece.is_byte or len(piece.text) == 1:
+            continue
+        if not all(character in ids for character in piece.text):
+            raise unsupported("a piece has a character that is no piece", evidence=f"found {piece.text!r:.60}")
+        rank, last = rank + (piece.score != last), piece.score
+        parts = [(ids.get(piece.text[:at]), ids.get(piece.text[at:])) for at in range(1, len(piece.text))]
+        made = [(left, right, piece.token) for left, right in parts if left is not None and right is not None]
+        merges += made
+        ranks += [rank] * len(made)
+    program = read_pattern(r"[\s\S]+", keeps_gaps=True)
+    pretokens = _pretokens([program], _outside_of_tokenizers, "tokenizers", tokens)
+    return Encoding(pretokens, Merges(tokens, merges, units, ranks), (spelling,))
 
 
 def _read_json(spec: Mapping[str, Any], tokens: Sequence[bytes]) -> Encoding:
@@ -159,18 +189,26 @@ def _marked(normalizers: Sequence[Mapping[str, Any]], pretokenizers: Sequence[Ma
 def _marked_merges(model: Mapping[str, Any], tokens: Sequence[bytes]) -> tuple[Merges, ByteSpelling]:
     """The merges of characters, and the rule for characters that are written as bytes."""
     ids: Mapping[str, int] = {piece: token for piece, token in model["vocab"].items() if token < len(tokens)}
-    characters = {piece: token for piece, token in ids.items() if len(piece) == 1 and tokens[token]}
     bytes_ = {token for piece, token in ids.items() if isinstance(byte_or_text(piece), bytes)}
-    if not model.get("byte_fallback"):
-        bytes_.clear()
+    units, spelling = _spelling(ids, bytes_ if model.get("byte_fallback") else None, tokens)
+    merges = Merges(tokens, _merges(model, ids, lambda piece: piece.replace(SPACE_MARK, " ").encode(), tokens), units)
+    return merges, spelling
+
+
+def _spelling(
+    ids: Mapping[str, int], bytes_: Collection[int] | None, tokens: Sequence[bytes]
+) -> tuple[list[int], ByteSpelling]:
+    """The tokens that a text consists of before anything is merged, and the rule for those that are bytes."""
+    if bytes_ is None:
+        bytes_ = ()
     elif len(bytes_) != _BYTES:
         raise unsupported("some bytes are no tokens", evidence=f"{len(bytes_)} of {_BYTES} are")
+    characters = {piece: token for piece, token in ids.items() if len(piece) == 1 and tokens[token]}
     spelled = {tokens[token] for token in characters.values()}
     if SPACE_MARK in characters:
         spelled.add(SPACE_MARK.encode())  # the tokenizer takes it for a space
     units = [*characters.values(), *(token for token in bytes_ if tokens[token] not in spelled)]
-    merges = Merges(tokens, _merges(model, ids, lambda piece: piece.replace(SPACE_MARK, " ").encode(), tokens), units)
-    return merges, ByteSpelling(tokens, bytes_, spelled)
+    return units, ByteSpelling(tokens, bytes_, spelled)
 
 
 _BYTES: Final = 256

@@ -35,15 +35,21 @@ class Merges:
 
     Args:
         tokens: the bytes of each token.
-        merges: the two parts and the token that they make, by rank.
+        merges: the two parts and the token that they make, the earliest first, and what makes their parts before them.
         units: the tokens that a text consists of before anything is merged; by default those of single bytes.
+        ranks: of the merges, in ascending order; by default each its place.  Of the pairs of a text that have the least
+            rank the leftmost is merged.
 
     Complexity: ``row`` takes as many steps as there are tokens whose left edge has a part that some part at the right
         edge of the token merges with; rows are cached.
     """
 
     def __init__(
-        self, tokens: Sequence[bytes], merges: Sequence[tuple[int, int, int]], units: Collection[int] | None = None
+        self,
+        tokens: Sequence[bytes],
+        merges: Sequence[tuple[int, int, int]],
+        units: Collection[int] | None = None,
+        ranks: Sequence[int] | None = None,
     ) -> None:
         self._tokens = tokens
         self._rank: dict[tuple[int, int], int] = {}
@@ -55,7 +61,8 @@ class Merges:
         for token in units:
             self._right[token] = self._left[token] = ((token, _NEVER),)
         self._units = {tokens[token]: token for token in units}
-        for rank, (left, right, whole) in enumerate(merges):
+        ranked = list(zip(range(len(merges)) if ranks is None else ranks, merges, strict=True))
+        for rank, (left, right, whole) in ranked:
             # A token is always made by the pair that makes it when its bytes alone are encoded: by no other.
             if whole in self._left or left not in self._left or right not in self._left:
                 continue
@@ -63,20 +70,20 @@ class Merges:
                 self._rank[left, right] = rank
                 self._right[whole] = ((whole, _NEVER), (right, rank), *self._right[right][1:])
                 self._left[whole] = ((whole, _NEVER), (left, rank), *self._left[left][1:])
-        self._refuse_late(merges)
+        self._refuse_late(ranked)
         self.reachable = np.zeros(len(tokens), dtype=np.bool_)
         self.reachable[list(self._left)] = True
         self._index()
         self._rows: ContentCache[MaskWords] = ContentCache(TERMS)
 
-    def _refuse_late(self, merges: Sequence[tuple[int, int, int]]) -> None:
+    def _refuse_late(self, ranked: Sequence[tuple[int, tuple[int, int, int]]]) -> None:
         """Refuse a token made of parts whose own merges come after its merge: times along its tree are not in order."""
         known = self._left
-        late = {whole for left, right, whole in merges if whole not in known and left in known and right in known}
+        late = {whole for _, (left, right, whole) in ranked if whole not in known and left in known and right in known}
         if not late:
             return
         ranks: dict[tuple[int, int], tuple[int, int]] = {}
-        for rank, (left, right, whole) in enumerate(merges):
+        for rank, (left, right, whole) in ranked:
             ranks.setdefault((left, right), (rank, whole))
         for token in late:
             parts = self._units_of(self._tokens[token])
@@ -94,13 +101,16 @@ class Merges:
         return [self._units[each.encode()] for each in data.decode()]
 
     def conflict(self, left: int, right: int, before: int = _NEVER) -> bool:
-        """Whether a merge of a rank below ``before`` crosses the border of two reachable tokens."""
+        """Whether a merge crosses the border of two reachable tokens before they are merged, with rank ``before``."""
         rank = self._rank
         for one, one_taken in self._right[left]:
             for other, other_taken in self._left[right]:
                 crossing = rank.get((one, other))
                 # Of equal pairs the leftmost is merged first: that within the left token, that across before the right.
-                if crossing is not None and crossing < before and crossing < one_taken and crossing <= other_taken:
+                if crossing is None or crossing >= one_taken or crossing > other_taken:
+                    continue
+                # In the same place as the merge of the tokens, it is possible before the right one is made.
+                if crossing < before or (crossing == before and one == left and other != right):
                     return True
         return False
 

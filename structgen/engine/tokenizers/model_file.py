@@ -80,6 +80,10 @@ class SentencePieceEncoder:
         ids: list[int] = self._processor.encode(text, out_type=int)
         return ids
 
+    def content(self) -> bytes:
+        """The serialized model."""
+        return self._data
+
     def __reduce__(self) -> tuple[type[SentencePieceEncoder], tuple[bytes]]:
         return SentencePieceEncoder, (self._data,)
 
