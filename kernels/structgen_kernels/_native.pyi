@@ -202,6 +202,46 @@ class Constraint:
     @property
     def states_used(self) -> int: ...
 
+class SearchLimit(Exception):
+    """The search for a canonical completion takes too many steps; its text is how many tokens were tried."""
+
+class TokenPairs:
+    """Which tokens byte-pair encoding writes side by side; ``merges`` ``[n, 3]`` are two parts and what they make."""
+
+    def __init__(
+        self, tokens: int, merges: NDArray[np.int32], ranks: NDArray[np.int32], units: NDArray[np.int32]
+    ) -> None: ...
+    def reachable(self) -> NDArray[np.uint8]: ...
+    def conflict(self, left: int, right: int) -> bool: ...
+
+class Canonical:
+    """Which tokens a tokenizer writes after which, by what ``tokenizer`` answers, and which a grammar can complete."""
+
+    start: int
+    def __init__(
+        self,
+        pairs: TokenPairs,
+        tokenizer: object,
+        kinds: NDArray[np.uint8],
+        shapes: NDArray[np.int32],
+        shape_begins: NDArray[np.int32],
+        classes: NDArray[np.uint8],
+        has_rest: NDArray[np.uint8],
+        class_count: int,
+        settled: NDArray[np.int32],
+        single: NDArray[np.int32],
+        by_length: NDArray[np.int32],
+        harmless: bytes,
+        has_rules: bool,
+    ) -> None: ...
+    def after(self, state: int, token: int) -> int: ...
+    def may_end(self, state: int) -> bool: ...
+    def mask(self, state: int, row: NDArray[np.int32]) -> None: ...
+    def completes(self, matcher: Matcher, state: int, steps: int) -> bool: ...
+    def follows(self, matcher: Matcher, state: int, token: int, steps: int) -> bool: ...
+    def allowed(self, matcher: Matcher, state: int, most: int, steps: int) -> list[int] | None: ...
+    def add_tokens(self, tokens: Sequence[int], row: NDArray[np.int32]) -> None: ...
+
 class ChainSampler:
     def __init__(self, constraint: Constraint, budget: int | None = None) -> None: ...
     def wrap(self, init: int) -> int: ...

@@ -6,23 +6,23 @@ a piece (``tokenizers/merges.py``), and the rules that some tokenizers have besi
 special token ends a text, and another begins after it; so does an added token that is text.
 
 Whether a prefix can be completed depends on the grammar too.  ``CanonicalTokens.can_complete`` decides it by a search
-over pairs of a grammar's state and a state of these automata, and nearly always by its first look: where the text may
-end, or where a byte may follow at which the tokenizer begins anew, or by the tokens of a shortest completion.
+over pairs of a grammar's state and a state of these automata, and nearly always by its first look.  The search is
+native (``kernels/native/canonical``), and keeps what it found; within a budget it is
+``structgen/engine/completion_search.py``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable
-from typing import TYPE_CHECKING, Final, NamedTuple, final
-from weakref import ref
+from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn, TypeAlias, final
+from weakref import WeakMethod, ref
 
 import numpy as np
+from structgen_kernels import _native
 
-from structgen.engine.completion_search import CompletionSearch
-from structgen.engine.mask import MaskWords, allowed_ids, contains, empty_masks, pack, without
-from structgen.engine.tokenizers.encoding import read_encoding_of
-from structgen.engine.tokenizers.pretokens import START, Place
-from structgen.engine.tokenizers.text_rules import AddedContents, TextRule
+from structgen.engine.completion_search import CompletionSearch, search_limit
+from structgen.engine.mask import MaskWords, allowed_ids, contains, empty_masks, mask_width, without
+from structgen.engine.tokenizers.answers import NO_TOKEN, Answers
+from structgen.engine.tokenizers.encoding import Encoding, read_encoding_of
 from structgen.errors import VocabularyError
 from structgen.memory_cache import TERMS, ContentCache
 
@@ -34,32 +34,18 @@ if TYPE_CHECKING:
 
 __all__ = ["AllowedRow", "CanonicalState", "CanonicalTokens", "Known", "canonical_tokens"]
 
-_NO_TOKEN: Final = -1
+CanonicalState: TypeAlias = int
+"""What decides which tokens may follow; see ``Answers``."""
+
 _ENTRY_BYTES: Final = 256
-_MAX_STATES: Final = 1 << 14
 _MAX_AFTER: Final = 256
 _MAX_SPELLED: Final = 256
 _LOOKED_AT: Final = 2_048
 _FEW_WORDS: Final = 256
 _MOST_TESTED: Final = 64
-
-
-@final
-class CanonicalState:
-    """What decides which tokens may follow; one object for equal states, so that it is quick to look up.
-
-    Attributes:
-        place: the place among the splits.
-        last: the last token of the text; -1 where it begins.
-        rules: the states of the rules.
-    """
-
-    __slots__ = ("last", "place", "rules")
-
-    def __init__(self, place: Place, last: int, rules: tuple[Hashable, ...]) -> None:
-        self.place = place
-        self.last = last
-        self.rules = rules
+_ROW_BYTES: Final = 4 << 20
+_MAX_ROWS: Final = 4_096
+_NEVER, _PLAIN, _ASKED, _SPECIAL = range(4)  # kinds of tokens, see CanonicalTokens in canonical.h
 
 
 @final
@@ -121,72 +107,68 @@ class CanonicalTokens:
 
     Attributes:
         start: the state before the first token.
+        has_rules: whether canonical tokens must obey more than splits and merges, so that not every text has some.
     """
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         encoding = read_encoding_of(vocabulary.encoder, vocabulary.tokens)
-        self._pretokens, self._merges, self._rules = encoding.pretokens, encoding.merges, encoding.rules
-        self._added = encoding.added
         self._tokens, self._vocabulary_tokenize = vocabulary.tokens, vocabulary.tokenize
         self._size = vocabulary.size
-        reachable = np.flatnonzero(self._merges.reachable).tolist()
-        self._single = {self._tokens[token][0]: token for token in reachable if len(self._tokens[token]) == 1}
-        self._ends = frozenset(vocabulary.special) | frozenset(() if self._added is None else self._added.added)
-        special = np.zeros(self._size, dtype=np.bool_)
-        special[list(vocabulary.special)] = True
-        self._special_mask = pack(special)
+        self._width: Final = mask_width(self._size)
         lengths = np.array([len(data) for data in self._tokens], dtype=np.int32)
-        by_length = np.argsort(-lengths, kind="stable")
+        by_length = np.argsort(-lengths, kind="stable").astype(np.int32)
         self._by_length = by_length[~np.isin(by_length, vocabulary.eos)]
         self._rank = np.full(self._size, -1, dtype=np.int64)
         self._rank[self._by_length] = np.arange(len(self._by_length))
-        self._masks: ContentCache[tuple[MaskWords, MaskWords]] = ContentCache(TERMS)
-        self._rule_masks: ContentCache[MaskWords] = ContentCache(TERMS)
+        self._single = {
+            self._tokens[token][0]: token
+            for token in np.flatnonzero(encoding.merges.reachable & (lengths == 1)).tolist()
+        }
+        self._answers = Answers(encoding, vocabulary.special, _weak_tokens_of(self))
+        self._native = self._made(encoding, vocabulary)
         self._known: ContentCache[Known] = ContentCache(TERMS)
-        self._states: dict[tuple[Place, int, tuple[Hashable, ...]], CanonicalState] = {}
-        self._after: dict[tuple[CanonicalState, int], CanonicalState | None] = {}
+        self._rows: dict[
+            CanonicalState | tuple[int, ...], MaskWords
+        ] = {}  # of ``allowed``: that state's, and of tokens
+        self._most_rows = min(_ROW_BYTES // (4 * self._width), _MAX_ROWS)
         self._spelled: dict[bytes, list[int] | None] = {}
-        self.start: Final = CanonicalState(START, _NO_TOKEN, tuple(rule.start for rule in self._rules))
+        self.start: Final[CanonicalState] = _native.Canonical.start
+        self.has_rules: Final = bool(encoding.rules)
+
+    def _made(self, encoding: Encoding, vocabulary: Vocabulary) -> _native.Canonical:
+        shapes, merges = encoding.pretokens.shapes, encoding.merges
+        kinds = np.where(merges.reachable, np.uint8(_PLAIN), np.uint8(_NEVER))
+        asked = {*shapes.rests, *shapes.tails, *np.flatnonzero(merges.reachable & (shapes.of_token == 0)).tolist()}
+        kinds[[token for token in asked if merges.reachable[token]]] = _ASKED
+        kinds[list(self._answers.ends)] = _ASKED
+        kinds[list(vocabulary.special)] = _SPECIAL
+        settled = np.full(self._size, NO_TOKEN, dtype=np.int32)
+        if encoding.rules:
+            plain = np.flatnonzero(kinds == _PLAIN).tolist()
+            settled[plain] = list(map(self._answers.settled_after, plain))
+        single = np.full(256, NO_TOKEN, dtype=np.int32)
+        single[list(self._single)] = list(self._single.values())
+        begins = np.cumsum([0, 0, *(len(classes) for classes, _ in shapes.shapes)], dtype=np.int32)
+        harmless = set(range(256)).intersection(*(rule.harmless for rule in encoding.rules))
+        return _native.Canonical(
+            pairs=merges.pairs,
+            tokenizer=self._answers,
+            kinds=kinds,
+            shapes=shapes.of_token,
+            shape_begins=begins,
+            classes=np.frombuffer(b"".join(classes for classes, _ in shapes.shapes), dtype=np.uint8),
+            has_rest=np.array([False, *(bool(rest) for _, rest in shapes.shapes)], dtype=np.uint8),
+            class_count=encoding.pretokens.class_count,
+            settled=settled,
+            single=single,
+            by_length=self._by_length,
+            harmless=bytes(sorted(harmless)),
+            has_rules=bool(encoding.rules),
+        )
 
     def after(self, state: CanonicalState, token: int) -> CanonicalState | None:
         """Return the state after a token; None if it cannot follow in any canonical sequence, whatever comes later."""
-        key = state, token
-        if key in self._after:
-            return self._after[key]
-        if len(self._after) >= _MAX_STATES:
-            self._after.clear()
-        found = self._after[key] = self._state_after(state, token)
-        return found
-
-    def _state_after(self, state: CanonicalState, token: int) -> CanonicalState | None:
-        if token in self._ends:
-            return self.start if self._may_stop(state, token) else None
-        if not self._merges.reachable[token]:
-            return None
-        joins = state.last != _NO_TOKEN and not self._merges.conflict(state.last, token)
-        place = self._pretokens.after(state.place, token, joins=joins)
-        if place is None:
-            return None
-        rules: list[Hashable] = []
-        for rule, before in zip(self._rules, state.rules, strict=True):
-            after = rule.after(before, token)
-            if after is None:
-                return None
-            rules.append(after)
-        content = place, token, tuple(rules)
-        if len(self._states) >= _MAX_STATES:
-            self._states.clear()
-        return self._states.setdefault(content, CanonicalState(*content))
-
-    def _may_stop(self, state: CanonicalState, token: int) -> bool:
-        """Whether a token that ends the text may follow."""
-        if not self.may_end(state):
-            return False
-        added = self._added
-        if added is None or token not in added.added:
-            return True
-        before = state.rules[0]  # of the added tokens: see ``Encoding``
-        return isinstance(before, bytes) and added.admits(before, token)
+        return self._native.after(state, token) or None
 
     def after_all(self, tokens: Iterable[int], state: CanonicalState | None = None) -> CanonicalState | None:
         """Return the state after tokens, from the start or another state; None as for ``after``."""
@@ -199,7 +181,7 @@ class CanonicalTokens:
 
     def may_end(self, state: CanonicalState) -> bool:
         """Whether the tokens so far are canonical as they are."""
-        return self._pretokens.ends(state.place)
+        return self._native.may_end(state)
 
     def is_canonical(self, tokens: Iterable[int]) -> bool:
         """Whether a token sequence is what the tokenizer writes for its text; special tokens stand between texts."""
@@ -209,48 +191,11 @@ class CanonicalTokens:
     def mask(self, state: CanonicalState) -> MaskWords:
         """Return the mask of the tokens for which ``after`` has a state, EOS and special tokens included.
 
-        Complexity: at steady state a few operations on a mask row, O(V / 32).
+        Complexity: O(V / 32), and linear in the tokens that may not stand after the last one.
         """
-        splitting, going_on = self._rows(state.place)
-        row: MaskWords = splitting.copy()
-        if state.last != _NO_TOKEN:
-            row |= going_on & self._merges.row(state.last)
-        for rule, before in zip(self._rules, state.rules, strict=True):
-            row &= self._rule_row(rule, before)
-        if self.may_end(state):
-            row |= self._special_mask
-            if self._added is not None:
-                row |= self._added_row(self._added, state)
+        row: MaskWords = np.empty(self._width, dtype=np.int32)
+        self._native.mask(state, row)
         return row
-
-    def _added_row(self, added: AddedContents, state: CanonicalState) -> MaskWords:
-        """The mask of the added tokens that may follow where the text may end."""
-        key = added, state.rules[0]
-        known = self._rule_masks.get(key)
-        if known is None:
-            admitted = np.zeros(self._size, dtype=np.bool_)
-            admitted[[token for token in added.added if self._may_stop(state, token)]] = True
-            known = pack(admitted)
-            self._rule_masks.put(key, known, known.nbytes + _ENTRY_BYTES)
-        return known
-
-    def _rows(self, place: Place) -> tuple[MaskWords, MaskWords]:
-        known = self._masks.get(place)
-        if known is None:
-            reachable = self._merges.reachable
-            splitting = pack(self._pretokens.alive(place, splits=True) & reachable)
-            going_on = pack(self._pretokens.alive(place, splits=False) & reachable)
-            known = splitting, going_on
-            self._masks.put(place, known, 2 * splitting.nbytes + _ENTRY_BYTES)
-        return known
-
-    def _rule_row(self, rule: TextRule, state: Hashable) -> MaskWords:
-        key = self._rules.index(rule), state
-        known = self._rule_masks.get(key)
-        if known is None:
-            known = pack(rule.alive(state))
-            self._rule_masks.put(key, known, known.nbytes + _ENTRY_BYTES)
-        return known
 
     def known(self, matcher: Matcher, state: CanonicalState) -> Known | None:
         """Return what is known of a state, without a budget; None if values of earlier text matter."""
@@ -261,11 +206,15 @@ class CanonicalTokens:
         known = self._known.get(key)
         if known is None:
             known = Known(state)
-            self._known.put(key, known, self._special_mask.nbytes + _ENTRY_BYTES)
+            self._known.put(key, known, 4 * self._width + _ENTRY_BYTES)
         return known
 
-    def next_known(self, before: Known, token: int, matcher: Callable[[], Matcher]) -> Known | None:
-        """Return what is known after one more token; None if ``follows`` is false, or nothing is known then.
+    def next_known(
+        self, before: Known, token: int, matcher: Callable[[], Matcher]
+    ) -> tuple[Known, Matcher | None] | None:
+        """Return what is known after one more token, and the Matcher there if one was made.
+
+        None if ``follows`` is false, or nothing is known then.
 
         Args:
             before: before the token.
@@ -276,19 +225,21 @@ class CanonicalTokens:
             LimitExceeded: as ``can_complete``.
         """
         link = before.after.get(token, _UNKNOWN)
-        after = None if link is None else link()
-        if after is not None or link is None:
-            return after
+        if link is None:
+            return None
+        after, there = link(), None
+        if after is not None:
+            return after, None
         ours, row = matcher(), before.allowed
         if contains(row.row, token) if row is not None and row.is_exact else self.follows(ours, before.state, token):
             state = self.after(before.state, token)
-            ours = ours.fork()
-            if state is not None and ours.accept(token):
-                after = self.known(ours, state)
+            there = ours.fork()
+            if state is not None and there.accept(token):
+                after = self.known(there, state)
         if len(before.after) >= _MAX_AFTER:
             before.after.clear()
         before.after[token] = None if after is None else ref(after)
-        return after
+        return None if after is None else (after, there)
 
     def allowed(self, matcher: Matcher, state: CanonicalState, budget: int | None = None) -> AllowedRow:
         """Return a mask of the tokens after which some canonical sequence of the grammar goes on.
@@ -296,14 +247,36 @@ class CanonicalTokens:
         It has no others where at most 64 tokens are left; otherwise it may have some, and ``follows`` decides.
         Arguments and errors are those of ``can_complete``.
         """
-        known = None if budget is not None else self.known(matcher, state)
-        if known is None:
-            return self._allowed_row(matcher, state, budget)
+        if budget is not None:
+            return self._allowed_within(matcher, state, budget)
+        known = self.known(matcher, state)
+        return self._allowed(matcher, state) if known is None else self.allowed_after(known, matcher)
+
+    def allowed_after(self, known: Known, matcher: Matcher) -> AllowedRow:
+        """The same where something is known; ``matcher`` is in that state."""
         if known.allowed is None:
-            known.allowed = self._allowed_row(matcher, state, None)
+            known.allowed = self._allowed(matcher, known.state)
         return known.allowed
 
-    def _allowed_row(self, matcher: Matcher, state: CanonicalState, budget: int | None) -> AllowedRow:
+    def _allowed(self, matcher: Matcher, state: CanonicalState) -> AllowedRow:
+        try:
+            tokens = self._native.allowed(matcher, state, _MOST_TESTED, matcher.constraint.limits.steps)
+        except _native.SearchLimit as error:
+            _raise_limit(matcher, error)
+        key = state if tokens is None else tuple(tokens)
+        row = self._rows.get(key)
+        if row is None:
+            if len(self._rows) >= self._most_rows:
+                self._rows.clear()
+            if tokens is None:
+                row = self.mask(state)
+            else:
+                row = np.zeros(self._width, dtype=np.int32)
+                self._native.add_tokens(tokens, row)
+            self._rows[key] = row
+        return AllowedRow(row, tokens is not None)
+
+    def _allowed_within(self, matcher: Matcher, state: CanonicalState, budget: int) -> AllowedRow:
         mask = self.mask(state)
         rows = empty_masks(self._size)
         matcher.fill_mask(rows)
@@ -317,15 +290,16 @@ class CanonicalTokens:
 
     def follows(self, matcher: Matcher, state: CanonicalState, token: int, budget: int | None = None) -> bool:
         """Whether ``can_complete`` after one more token; False where the grammar refuses it."""
+        if budget is None:
+            try:
+                return self._native.follows(matcher, state, token, matcher.constraint.limits.steps)
+            except _native.SearchLimit as error:
+                _raise_limit(matcher, error)
         after = self.after(state, token)
         if after is None or not matcher.accept(token):
             return False
         try:
-            if matcher.is_terminated:
-                return True
-            if budget is not None and budget <= 0:
-                return False
-            return self.can_complete(matcher, after, None if budget is None else budget - 1)
+            return matcher.is_terminated or (budget > 0 and self.can_complete(matcher, after, budget - 1))
         finally:
             matcher.rollback(1)
 
@@ -340,17 +314,17 @@ class CanonicalTokens:
         Raises:
             LimitExceeded: the search takes more than ``Limits.steps``.
         """
-        return CompletionSearch(self, matcher, budget).succeeds(state)
+        if budget is not None:
+            return CompletionSearch(self, matcher, budget).succeeds(state)
+        try:
+            return self._native.completes(matcher, state, matcher.constraint.limits.steps)
+        except _native.SearchLimit as error:
+            _raise_limit(matcher, error)
 
     def begins_anew(self, state: CanonicalState, live: bytes) -> Iterator[tuple[int, int]]:
         """Return those of ``live`` before which the tokenizer begins anew whatever follows, each with its token."""
-        free = self._pretokens.free_bytes(state.place)
+        free = self._answers.free_bytes(state)
         return ((byte, self._single[byte]) for byte in live if byte in free and byte in self._single)
-
-    @property
-    def has_rules(self) -> bool:
-        """Whether canonical tokens must obey more than splits and merges, so that not every text has some."""
-        return bool(self._rules)
 
     def tokens_of(self, data: bytes) -> list[int] | None:
         """Return the canonical tokens of a text; None if it is no text."""
@@ -378,3 +352,18 @@ class CanonicalTokens:
         for start in range(0, len(self._by_length), _LOOKED_AT):  # most often the first ones do
             tokens = self._by_length[start : start + _LOOKED_AT]
             yield from tokens[(words[tokens >> 5] >> (tokens & 31) & 1) != 0].tolist()
+
+
+def _raise_limit(matcher: Matcher, error: _native.SearchLimit) -> NoReturn:
+    raise search_limit(matcher.constraint.limits.steps, int(str(error))) from None
+
+
+def _weak_tokens_of(canonical: CanonicalTokens) -> Callable[[bytes], list[int] | None]:
+    """Its ``tokens_of``, without keeping it: what native code keeps is in no cycle that would be found."""
+    method = WeakMethod(canonical.tokens_of)
+
+    def tokens_of(data: bytes) -> list[int] | None:
+        found = method()
+        return None if found is None else found(data)
+
+    return tokens_of

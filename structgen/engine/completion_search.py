@@ -1,7 +1,7 @@
-"""Whether a canonical sequence of a grammar begins with some tokens: a search for one completion.
+"""Whether a canonical sequence of a grammar begins with some tokens and fits into a budget: a search for one.
 
 Nearly always the first look decides: where the text may end, where a byte may follow at which the tokenizer begins
-anew, or by the tokens of a shortest completion.
+anew, or by the tokens of a shortest completion.  Without a budget the search is native.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from structgen.engine.canonical import CanonicalState, CanonicalTokens
     from structgen.engine.matcher import Matcher
 
-__all__ = ["CompletionSearch"]
+__all__ = ["CompletionSearch", "search_limit"]
 
 _STEPS_PER_TRY: Final = 16 * PYTHON_STEP
 _MOST_WITNESSES: Final = 8
@@ -29,7 +29,7 @@ _MOST_WITNESSES: Final = 8
 class CompletionSearch:
     """Depth-first search for one completion, over states of the grammar and of ``CanonicalTokens``."""
 
-    def __init__(self, canonical: CanonicalTokens, matcher: Matcher, budget: int | None) -> None:
+    def __init__(self, canonical: CanonicalTokens, matcher: Matcher, budget: int) -> None:
         self._canonical = canonical
         self._matcher = matcher
         self._start = matcher.history_length
@@ -69,9 +69,8 @@ class CompletionSearch:
                 stack.append((after, self._candidates(after)))
         return False
 
-    def _left(self) -> int | None:
-        taken = self._matcher.history_length - self._start
-        return None if self._budget is None else self._budget - taken
+    def _left(self) -> int:
+        return self._budget - (self._matcher.history_length - self._start)
 
     def _candidates(self, state: CanonicalState) -> Iterator[int]:
         left = self._left()
@@ -86,10 +85,9 @@ class CompletionSearch:
             return True
         key = self._matcher.state_id, state
         left = self._left()
-        most = 0 if left is None else left
-        if self._seen.get(key, -1) >= most:
+        if self._seen.get(key, -1) >= left:
             return False
-        self._seen[key] = most
+        self._seen[key] = left
         return True
 
     def _is_certain(self, state: CanonicalState) -> bool:
@@ -102,14 +100,13 @@ class CompletionSearch:
             return False
         if canonical.has_rules and self._has_witness(state, b"", left):
             return True
-        is_enough = left is None and not canonical.has_rules
         firsts = canonical.begins_anew(state, matcher.live_bytes())
         return any(
-            matcher.validate([token]) == 1 and (is_enough or self._has_witness(state, bytes([byte]), left))
+            matcher.validate([token]) == 1 and self._has_witness(state, bytes([byte]), left)
             for byte, token in (islice(firsts, _MOST_WITNESSES) if canonical.has_rules else firsts)
         )
 
-    def _has_witness(self, state: CanonicalState, begin: bytes, left: int | None) -> bool:
+    def _has_witness(self, state: CanonicalState, begin: bytes, left: int) -> bool:
         """Whether the canonical tokens of the shortest text that begins so complete the text, and fit."""
         self._spend()
         probe = self._matcher.fork()
@@ -119,7 +116,7 @@ class CompletionSearch:
         if min(rest, default=0) < 0:  # a special token
             return False
         tokens = self._canonical.tokens_of(begin + bytes(rest))
-        if tokens is None or (left is not None and len(tokens) > left):
+        if tokens is None or len(tokens) > left:
             return False
         if not self._canonical.has_rules:
             return True
@@ -129,10 +126,15 @@ class CompletionSearch:
     def _spend(self) -> None:
         self._steps += _STEPS_PER_TRY
         if self._steps > self._most:
-            raise LimitExceeded(
-                "canonical",
-                limit="steps",
-                maximum=self._most,
-                evidence=f"the search for a canonical completion has tried {self._steps // _STEPS_PER_TRY} tokens",
-                remedy="raise limits=Limits(steps=...), or leave out canonical=True",
-            )
+            raise search_limit(self._most, self._steps // _STEPS_PER_TRY)
+
+
+def search_limit(steps: int, tried: int) -> LimitExceeded:
+    """The error of a search that takes more than ``Limits.steps``, after so many tokens."""
+    return LimitExceeded(
+        "canonical",
+        limit="steps",
+        maximum=steps,
+        evidence=f"the search for a canonical completion has tried {tried} tokens",
+        remedy="raise limits=Limits(steps=...), or leave out canonical=True",
+    )

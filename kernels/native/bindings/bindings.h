@@ -17,6 +17,7 @@ void bind_matcher(nanobind::module_& m);
 void bind_chain_sampler(nanobind::module_& m);
 void bind_chart(nanobind::module_& m);
 void bind_unfolding(nanobind::module_& m);
+void bind_canonical(nanobind::module_& m);
 void bind_class_scores(nanobind::module_& m);
 void bind_chain(nanobind::module_& m);
 

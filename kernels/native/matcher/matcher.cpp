@@ -318,7 +318,7 @@ bool Matcher::needs_budget_mask(uint32_t budget) {
   return run(Request::kBudget, 0, [&](Engine& held) { return !held.keeps_budgets(node_) || held.reach(node_) > budget - 1; });
 }
 
-std::string Matcher::forced_bytes() {
+std::string Matcher::forced_bytes(size_t most) {
   if (terminated_) return {};
   if (!constraint_->has_scope()) {
     const std::shared_lock lock(engine_->mutex());
@@ -331,7 +331,7 @@ std::string Matcher::forced_bytes() {
   return run(Request::kForced, 0, [&](Engine& engine) {
     std::string forced;
     Machine& machine = engine.machine();
-    for (NodeId node = node_; !machine[node].accepting && !machine[node].has_specials && machine[node].live.size() == 1;) {
+    for (NodeId node = node_; forced.size() < most && !machine[node].accepting && !machine[node].has_specials && machine[node].live.size() == 1;) {
       engine.renew_steps();
       const uint8_t byte = machine[node].live.first();
       forced.push_back(static_cast<char>(byte));

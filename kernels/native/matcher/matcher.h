@@ -194,7 +194,7 @@ class Matcher {
   // Tokens that may come next, EOS left out: all of them, or `max` of them.
   std::vector<uint32_t> allowed_tokens(size_t max);
   bool needs_budget_mask(uint32_t budget);
-  std::string forced_bytes();
+  std::string forced_bytes(size_t most = SIZE_MAX);  // the first ones; `most` only where the grammar has no scopes
   // The first of `starts`, offsets into `forced`, from which some token that may come there covers the rest of
   // `forced` and goes on; starts.size() if there is none.  `forced` must be allowed.
   size_t uncertain_from(std::string_view forced, std::span<const size_t> starts);

@@ -50,10 +50,11 @@ class _Position:
         self.is_completable = False
 
     @classmethod
-    def after(cls, before: _Position, token: int, known: Known) -> _Position:
+    def after(cls, before: _Position, token: int, known: Known, matcher: Matcher | None) -> _Position:
         """The position after one more token that may follow."""
-        position = cls(None, known.state, known)
-        position._before, position._token = before, token
+        position = cls(matcher, known.state, known)
+        if matcher is None:
+            position._before, position._token = before, token
         return position
 
     def matcher(self) -> Matcher:
@@ -133,10 +134,11 @@ class Canonical(Potential):
             return before if may_begin else None
         token = tokens[-1]
         if before.known is not None and before.left is None:
-            known = self._canonical.next_known(before.known, token, before.matcher)
-            if known is None:
+            found = self._canonical.next_known(before.known, token, before.matcher)
+            if found is None:
                 return None
-            here = self._placed(tokens, _Position.after(before, token, known))
+            known, matcher = found
+            here = self._placed(tokens, _Position.after(before, token, known, matcher))
             if here.left is None and known.allowed is not None:
                 here.row, here.is_exact = known.allowed
             return here
@@ -161,10 +163,13 @@ class Canonical(Potential):
             return self._nothing
         if here.row is None:
             known = here.known if here.left is None else None
-            if known is None or known.allowed is None:
-                here.row, here.is_exact = self._canonical.allowed(here.matcher(), here.state, here.left)
+            if known is None:
+                found = self._canonical.allowed(here.matcher(), here.state, here.left)
+            elif known.allowed is None:
+                found = self._canonical.allowed_after(known, here.matcher())
             else:
-                here.row, here.is_exact = known.allowed
+                found = known.allowed
+            here.row, here.is_exact = found
         return here.row
 
     def _left(self, here: _Position, taken: int) -> int | None:

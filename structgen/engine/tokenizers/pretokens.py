@@ -11,14 +11,13 @@ Sets of readings are numbered; 0 is the empty set, which nothing can follow.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple, TypeAlias, final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from structgen.engine.tokenizers.split_pattern import CHARACTER, LOOK, SPLIT, Program, unsupported
-from structgen.memory_cache import TERMS, ContentCache
 
 __all__ = ["NOTHING", "START", "Place", "Pretokens", "Stage", "TokenShapes"]
 
@@ -169,12 +168,13 @@ class TokenShapes:
 
     Attributes:
         of_token: the shape of each token, ``[V]``; 0 for tokens that are no text.
-        count: how many shapes there are.
+        shapes: the classes of the characters of each shape from 1 on, and the bytes of an incomplete character.
     """
 
     def __init__(self, tokens: Sequence[bytes], class_of: NDArray[np.uint8]) -> None:
         self._class_of = class_of
-        self.shapes: dict[tuple[tuple[int, ...], bytes], int] = {}
+        self._of_ascii = bytes(class_of[:0x80].tolist()) + bytes(0x80)
+        self.shapes: dict[tuple[bytes, bytes], int] = {}
         self.tails: dict[int, bytes] = {}  # tokens that begin within a character
         self.rests: dict[int, tuple[bytes, bool]] = {}  # incomplete characters; whether there is no other
         self.of_token = np.zeros(len(tokens), dtype=np.int32)
@@ -188,42 +188,18 @@ class TokenShapes:
                 self.of_token[token] = self.shapes.setdefault(shape, len(self.shapes) + 1)
                 if shape[1]:
                     self.rests[token] = shape[1], not shape[0]
-        self.count = len(self.shapes) + 1
-        longest = sorted(self.shapes.items(), key=lambda item: -len(item[0][0]))
-        self._order = np.array([0, *(shape for _, shape in longest)], dtype=np.int32)
-        lengths = np.array([len(classes) for (classes, _), _ in longest], dtype=np.int32)
-        self._columns = [
-            np.array([classes[at] for (classes, _), _ in longest[: int((lengths > at).sum())]], dtype=np.int32)
-            for at in range(int(lengths.max(initial=0)))
-        ]
-        self._only_rest = [place + 1 for place, ((classes, _), _) in enumerate(longest) if not classes]
 
-    def walk(
-        self, start: int, anew: int, table: Callable[[NDArray[np.int32], NDArray[np.int32], bool], NDArray[np.int32]]
-    ) -> NDArray[np.int32]:
-        """Return the state after the characters of each shape, ``[shapes]``.
-
-        ``table`` reads one character of many shapes, and receives whether it is the first; ``anew`` is the state where
-        there is none.
-        """
-        states = np.full(self.count, start, dtype=np.int32)
-        states[0] = NOTHING
-        for at, column in enumerate(self._columns):
-            states[1 : len(column) + 1] = table(states[1 : len(column) + 1], column, at == 0)
-        states[self._only_rest] = anew
-        after = np.zeros(self.count, dtype=np.int32)
-        after[self._order] = states
-        return after
-
-    def read(self, data: bytes) -> tuple[tuple[int, ...], bytes] | None:
+    def read(self, data: bytes) -> tuple[bytes, bytes] | None:
         """Return the classes of the characters, and the bytes of an incomplete one; None if it is no UTF-8."""
+        if data.isascii():
+            return data.translate(self._of_ascii), b""
         try:
             text, rest = data.decode(), b""
         except UnicodeDecodeError as error:
             if error.end != len(data) or "unexpected end" not in error.reason:
                 return None
             text, rest = data[: error.start].decode(), data[error.start :]
-        return tuple(self._class_of[list(map(ord, text))].tolist()), rest
+        return self._class_of[list(map(ord, text))].tobytes(), rest
 
 
 @final
@@ -235,13 +211,16 @@ class Pretokens:
         class_of: the class of each code point.
         tokens: the bytes of each token.
 
-    Complexity: a new set of readings takes the shapes of all tokens, some milliseconds; known ones are looked up.
+    Attributes:
+        shapes: what it reads of each token.
+        class_count: how many classes of characters there are.
     """
 
     def __init__(self, stages: Sequence[Stage], class_of: NDArray[np.uint8], tokens: Sequence[bytes]) -> None:
         self._stages = tuple(stages)
-        self._class_of = class_of
-        self.shapes = TokenShapes(tokens, class_of)
+        self._tokens = tokens
+        self.shapes: Final = TokenShapes(tokens, class_of)
+        self.class_count: Final = int(class_of.max()) + 1
         self._lock = threading.Lock()
         self._numbers: dict[_Reading, int] = {}
         self._readings: list[_Reading] = []
@@ -249,10 +228,8 @@ class Pretokens:
         self._sets: list[frozenset[int]] = []
         self._moves: dict[tuple[int, int, bool], tuple[int, ...]] = {}
         self._set_moves: dict[tuple[int, int, bool], int] = {}
-        self._effects: ContentCache[NDArray[np.int32]] = ContentCache(TERMS)
         self._unions: dict[tuple[int, int], int] = {}
         self._free: dict[int, bytes] = {}
-        self._tables = [np.full((0, int(class_of.max()) + 1), -1, dtype=np.int32)] * 2
         self._set([])
         self._set([self._number(tuple(_FRESH for _ in stages))])
         self._led = _classes_by_lead(class_of)
@@ -274,24 +251,26 @@ class Pretokens:
         if split == joined == NOTHING:
             return None
         if rest is None:
-            return Place(self._union(split, joined))
+            return Place(self.union(split, joined))
         data, is_all = rest
-        return Place(split, joined, data) if is_all else Place(NOTHING, self._union(split, joined), data)
+        return Place(split, joined, data) if is_all else Place(NOTHING, self.union(split, joined), data)
 
     def _after(self, readings: int, token: int, *, splits: bool) -> int:
-        return int(self._effect(readings, splits=splits)[self.shapes.of_token[token]])
+        shape = self.shapes.read(self._tokens[token])
+        if shape is None or not self._tokens[token]:
+            return NOTHING
+        if not shape[0] and not splits:
+            return self._set(each for each in self._sets[readings] if self._is_open(each))
+        for index, each in enumerate(shape[0]):
+            readings = self.read(readings, each, splits=splits and index == 0)
+        return readings
 
-    def alive(self, place: Place, *, splits: bool) -> NDArray[np.bool_]:
-        """Return the tokens that have a place, after a split or without one, ``[V]``."""
-        if not place.partial:
-            alive: NDArray[np.bool_] = (self._effect(place.readings, splits=splits) != NOTHING)[self.shapes.of_token]
-            return alive
-        alive = np.zeros(len(self.shapes.of_token), dtype=np.bool_)
-        if not splits:
-            alive[[token for token in self.shapes.tails if self._after_tail(place, token) is not None]] = True
-        return alive
+    def going_on(self, place: Place) -> list[int]:
+        """Return the tokens that go on with an incomplete character."""
+        return [token for token in self.shapes.tails if self._after_tail(place, token) is not None]
 
-    def _union(self, one: int, other: int) -> int:
+    def union(self, one: int, other: int) -> int:
+        """Return the number of the readings of two sets."""
         if NOTHING in (one, other) or one == other:
             return one or other
         key = one, other
@@ -307,50 +286,21 @@ class Pretokens:
         readings = place.readings
         known = b"" if place.partial else self._free.get(readings)
         if known is None:
-            known = self._free[readings] = bytes(
-                byte for byte, classes in enumerate(self._led) if classes and self._is_free(readings, classes)
-            )
+            free = {each for each in range(self.class_count) if self._is_free(readings, each)}
+            known = bytes(byte for byte, classes in enumerate(self._led) if classes and classes <= free)
+            self._free[readings] = known
         return known
 
-    def _is_free(self, readings: int, classes: frozenset[int]) -> bool:
-        for each in classes:
-            anew = self._sets[self._read(_START, each, splits=True)]
-            if not anew <= self._sets[self._read(readings, each, splits=True)]:
-                return False
-        return True
+    def _is_free(self, readings: int, character: int) -> bool:
+        anew = self._sets[self.read(_START, character, splits=True)]
+        return anew <= self._sets[self.read(readings, character, splits=True)]
 
-    def _effect(self, readings: int, *, splits: bool) -> NDArray[np.int32]:
-        """The readings after the complete characters of each shape, ``[shapes]``."""
-        key = readings, splits
-        known = self._effects.get(key)
-        if known is None:
-            anew = readings if splits else self._set(each for each in self._sets[readings] if self._is_open(each))
-            known = self.shapes.walk(
-                readings,
-                anew,
-                lambda states, column, is_first: self._read_all(states, column, splits=splits and is_first),
-            )
-            self._effects.put(key, known, known.nbytes + _ENTRY_BYTES)
-        return known
+    def is_open(self, place: Place) -> bool:
+        """Whether a piece is open, which the next character may belong to."""
+        return any(map(self._is_open, self._sets[place.readings]))
 
     def _is_open(self, reading: int) -> bool:
-        """Whether a piece is open, which the next character may belong to."""
         return self._readings[reading][0].piece is not None
-
-    def _read_all(self, states: NDArray[np.int32], column: NDArray[np.int32], *, splits: bool) -> NDArray[np.int32]:
-        """The readings after one character each."""
-        table = self._tables[splits]
-        while True:
-            if len(table) < len(self._sets):
-                grown = np.full((2 * len(self._sets), table.shape[1]), -1, dtype=np.int32)
-                grown[: len(table)] = table
-                table = self._tables[splits] = grown
-            after: NDArray[np.int32] = table[states, column]
-            unknown = np.flatnonzero(after < 0)
-            if not len(unknown):
-                return after
-            for state, each in {*zip(states[unknown].tolist(), column[unknown].tolist(), strict=True)}:
-                table[state, each] = self._read(state, each, splits=splits)
 
     def _after_tail(self, place: Place, token: int) -> Place | None:
         """The place after a token that goes on with an incomplete character."""
@@ -363,14 +313,15 @@ class Pretokens:
             return place._replace(partial=rest)
         split, joined = place.readings, place.joined
         for index, each in enumerate(classes):
-            split = self._read(split, each, splits=index == 0)
-            joined = self._read(joined, each, splits=False)
-        readings = self._union(split, joined)
+            split = self.read(split, each, splits=index == 0)
+            joined = self.read(joined, each, splits=False)
+        readings = self.union(split, joined)
         if readings == NOTHING:
             return None
         return Place(NOTHING, readings, rest) if rest else Place(readings)
 
-    def _read(self, readings: int, character: int, *, splits: bool) -> int:
+    def read(self, readings: int, character: int, *, splits: bool) -> int:
+        """Return the readings after a character of a class; ``splits`` if a piece begins with it."""
         key = readings, character, splits
         known = self._set_moves.get(key)
         if known is None:
@@ -421,9 +372,6 @@ class Pretokens:
                     raise unsupported("its split pattern has too many states", evidence=f"more than {_MAX_SETS}")
                 self._sets.append(key)
             return number
-
-
-_ENTRY_BYTES: Final = 256
 
 
 def _classes_by_lead(class_of: NDArray[np.uint8]) -> list[frozenset[int]]:

@@ -25,17 +25,33 @@ __all__ = ["AddedContents", "AddedToken", "ByteSpelling", "ComposedText", "TextR
 
 
 class TextRule(Protocol):
-    """An automaton over tokens."""
+    """An automaton over tokens.
+
+    In a *settled* state nothing is open: what it lets through, and the state after that, depend on little.
+    """
 
     @property
     def start(self) -> Hashable:
-        """The state before a text."""
+        """The state before a text; it is settled."""
+
+    @property
+    def harmless(self) -> bytes:
+        """The bytes of texts that are let through from every settled state."""
 
     def after(self, state: Any, token: int) -> Hashable | None:
         """Return the state after a token; None if the text is forbidden whatever follows."""
 
     def alive(self, state: Any) -> NDArray[np.bool_]:
         """Return the tokens for which ``after`` has a state, ``[V]``."""
+
+    def is_settled(self, state: Any) -> bool:
+        """Whether a state is settled."""
+
+    def settled_after(self, token: int) -> Hashable | None:
+        """Return the state after a token if it is the same from every settled state; else, or if forbidden, None."""
+
+    def lets_through(self, state: Any, text: bytes) -> bool:
+        """Whether a text, in the tokens that the tokenizer writes for it, may follow."""
 
 
 def _characters(data: bytes) -> tuple[str, bytes] | None:
@@ -77,6 +93,7 @@ class ComposedText:
     """
 
     start: Final = _Composed()
+    harmless: Final = bytes(range(0x80))
 
     def __init__(self, tokens: Sequence[bytes]) -> None:
         self._tokens = tokens
@@ -98,13 +115,31 @@ class ComposedText:
         text, partial = found
         if text.isascii():
             return _Composed(self._unicode.kept(text[-1]), 0, partial) if text else replace(state, partial=partial)
-        starter, last = state.starter, state.last
+        read = self._read(state, text)
+        return read and _Composed(self._unicode.kept(read[0]), read[1], partial)
+
+    def _read(self, state: _Composed, text: str) -> tuple[str, int] | None:
+        """The starter and the last combining class after a text; None if it is not normal there."""
+        read: tuple[str, int] | None = (state.starter, state.last)
         for character in text:
-            read = self._unicode.read(starter, last, character)
             if read is None:
-                return None
-            starter, last = read
-        return _Composed(self._unicode.kept(starter), last, partial)
+                break
+            read = self._unicode.read(*read, character)
+        return read
+
+    def is_settled(self, state: _Composed) -> bool:
+        """See ``TextRule``: no character is open."""
+        return not state.partial
+
+    def settled_after(self, token: int) -> _Composed | None:
+        """See ``TextRule``."""
+        data = self._tokens[token]
+        return _Composed(self._unicode.kept(chr(data[-1]))) if data and data.isascii() else None
+
+    def lets_through(self, state: _Composed, text: bytes) -> bool:
+        """See ``TextRule``."""
+        found = _characters(state.partial + text)
+        return found is not None and not found[1] and self._read(state, found[0]) is not None
 
     def alive(self, state: _Composed) -> NDArray[np.bool_]:
         """See ``TextRule``."""
@@ -228,6 +263,7 @@ class AddedContents:
         self._added: Mapping[int, AddedToken] = {each.token: each for each in added if each.is_text}
         self._contents = tuple(each.content for each in self._added.values())
         self._firsts = bytes({content[0] for content in self._contents})
+        self.harmless: Final = bytes(byte for byte in range(256) if byte not in self._firsts)
         self._prefixes = frozenset(content[:end] for content in self._contents for end in range(1, len(content)))
         self._longest = max(map(len, self._prefixes), default=0)
         self._free = np.array([self.after(b"", token) is not None for token in range(len(tokens))], dtype=np.bool_)
@@ -270,6 +306,18 @@ class AddedContents:
                     at += 1
         return alive
 
+    def is_settled(self, state: bytes) -> bool:
+        """See ``TextRule``: no content may have begun."""
+        return not state
+
+    def settled_after(self, token: int) -> bytes | None:
+        """See ``TextRule``."""
+        return self.after(b"", token)
+
+    def lets_through(self, state: bytes, text: bytes) -> bool:
+        """See ``TextRule``."""
+        return not any(content in state + text for content in self._contents)
+
 
 def _check_overlaps(added: Sequence[AddedToken]) -> None:
     for one, other in product(added, repeat=2):
@@ -296,6 +344,7 @@ class ByteSpelling:
     """
 
     start: Final = b""
+    harmless: Final = bytes(range(256))
 
     def __init__(self, tokens: Sequence[bytes], bytes_: Iterable[int], pieces: Iterable[bytes]) -> None:
         self._tokens = tokens
@@ -320,3 +369,15 @@ class ByteSpelling:
         for token in self._bytes:
             alive[token] = self.after(state, token) is not None
         return alive
+
+    def is_settled(self, state: bytes) -> bool:
+        """See ``TextRule``: no character is open."""
+        return not state
+
+    def settled_after(self, token: int) -> bytes | None:
+        """See ``TextRule``."""
+        return self.after(b"", token)
+
+    def lets_through(self, state: bytes, text: bytes) -> bool:
+        """See ``TextRule``: the tokenizer writes every text so."""
+        return not state

@@ -12,7 +12,7 @@ from structgen.decode import Greedy, Multinomial, Result, generate
 from structgen.decode.potentials import Hypothesis
 from structgen.decode.potentials.canonical import Canonical
 from structgen.decode.sampling import SMC
-from structgen.engine import Constraint, Vocabulary, compile
+from structgen.engine import Constraint, Matcher, Vocabulary, compile
 from structgen.engine.canonical import canonical_tokens
 from structgen.engine.mask import allowed_ids, empty_masks
 from structgen.errors import ArgumentError, GenerationError, GrammarError, LimitExceeded
@@ -209,13 +209,21 @@ def test_special_tokens_stand_between_texts() -> None:
 
 def test_the_search_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     vocabulary = split_vocabulary("gpt2")
-    matcher = compile(regex("b[ab]{8}"), vocabulary).matcher()
     canonical = canonical_tokens(vocabulary)
     token = vocabulary.tokens.index(b"b")
     state = canonical.after(canonical.start, token)
     assert state is not None
-    assert matcher.accept(token)
-    assert canonical.can_complete(matcher, state)
+
+    def after_b(limits: Limits) -> Matcher:
+        matcher = compile(regex("b[ab]{8}"), vocabulary, limits=limits).matcher()
+        assert matcher.accept(token)
+        return matcher
+
+    few, many = after_b(Limits(steps=500)), after_b(Limits())
+    with pytest.raises(LimitExceeded, match="canonical completion"):
+        canonical.can_complete(few, state)
+    assert canonical.can_complete(many, state)
+    assert canonical.can_complete(many, state, budget=8)
     monkeypatch.setattr("structgen.engine.completion_search._STEPS_PER_TRY", Limits().steps + 1)
     with pytest.raises(LimitExceeded, match="canonical completion"):
-        canonical.can_complete(matcher, state)
+        canonical.can_complete(many, state, budget=8)
