@@ -72,13 +72,17 @@ class AskedTokenizer : public Tokenizer {
     const nb::tuple found = nb::cast<nb::tuple>(asked_.attr("rules")(rules));
     return {to_words(found[0], words_), to_words(found[1], words_)};
   }
-  uint64_t after(uint64_t state, uint32_t token) override {
+  uint64_t after(uint32_t place, uint32_t rules, uint32_t token, bool joins) override {
     const nb::gil_scoped_acquire acquire;
-    return nb::cast<uint64_t>(asked_.attr("after")(state, token));
+    return nb::cast<uint64_t>(asked_.attr("after")(place, rules, token, joins));
   }
   bool lets_through(uint32_t rules, std::string_view text) override {
     const nb::gil_scoped_acquire acquire;
     return nb::cast<bool>(asked_.attr("lets_through")(rules, to_bytes(text)));
+  }
+  bool has_tokens(std::string_view text) override {
+    const nb::gil_scoped_acquire acquire;
+    return nb::cast<bool>(asked_.attr("has_tokens")(to_bytes(text)));
   }
 
  private:
@@ -159,7 +163,10 @@ uint32_t* words_of(const MaskRow& row, const Canonical& canonical) {
   return reinterpret_cast<uint32_t*>(row.data());
 }
 
-void check_matcher(const Canonical& self, const Matcher& matcher) {
+void check_state(const Canonical& self, uint64_t state) { check(self.is_state(state), "canonical: there is no such state"); }
+
+void check_state(const Canonical& self, uint64_t state, const Matcher& matcher) {
+  check_state(self, state);
   check(matcher.constraint().words() == self.words(), "canonical: the matcher is of another vocabulary");
 }
 
@@ -179,14 +186,22 @@ void bind_canonical(nb::module_& m) {
       .def_prop_ro_static("start", [](nb::handle) { return Canonical::kStart; })
       .def("after",
            [](Canonical& self, uint64_t state, uint32_t token) {
+             check_state(self, state);
              check_token(self, token);
              const nb::gil_scoped_release release;
              return self.after(state, token);
            },
            "state"_a, "token"_a)
-      .def("may_end", &Canonical::may_end, "state"_a, nb::call_guard<nb::gil_scoped_release>())
+      .def("may_end",
+           [](Canonical& self, uint64_t state) {
+             check_state(self, state);
+             const nb::gil_scoped_release release;
+             return self.may_end(state);
+           },
+           "state"_a)
       .def("mask",
            [](Canonical& self, uint64_t state, const MaskRow& row) {
+             check_state(self, state);
              uint32_t* const words = words_of(row, self);
              const nb::gil_scoped_release release;
              self.mask(state, words);
@@ -194,14 +209,14 @@ void bind_canonical(nb::module_& m) {
            "state"_a, "row"_a.noconvert())
       .def("completes",
            [](Canonical& self, Matcher& matcher, uint64_t state, uint64_t steps) {
-             check_matcher(self, matcher);
+             check_state(self, state, matcher);
              const nb::gil_scoped_release release;
              return self.completes(matcher, state, steps);
            },
            "matcher"_a, "state"_a, "steps"_a)
       .def("follows",
            [](Canonical& self, Matcher& matcher, uint64_t state, uint32_t token, uint64_t steps) {
-             check_matcher(self, matcher);
+             check_state(self, state, matcher);
              check_token(self, token);
              const nb::gil_scoped_release release;
              return self.follows(matcher, state, token, steps);
@@ -209,7 +224,7 @@ void bind_canonical(nb::module_& m) {
            "matcher"_a, "state"_a, "token"_a, "steps"_a)
       .def("allowed",
            [](Canonical& self, Matcher& matcher, uint64_t state, size_t most, uint64_t steps) {
-             check_matcher(self, matcher);
+             check_state(self, state, matcher);
              const nb::gil_scoped_release release;
              return self.allowed(matcher, state, most, steps);
            },

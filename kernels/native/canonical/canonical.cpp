@@ -111,9 +111,11 @@ Canonical::Number Canonical::found_after(Number number, uint32_t token) {
     default:
       break;
   }
-  if (const Number* known = after_.find({number, token})) return *known;
-  const Number next = tokenizer_->after(number, token);
-  after_.set({number, token}, next);
+  const bool joins = state.last != kNone && pairs_->reachable(token) && !pairs_->conflict(state.last, token);
+  const std::pair key{CanonicalState{state.place, state.rules, joins}.number(), uint64_t{token}};
+  if (const Number* known = after_.find(key)) return *known;
+  const Number next = tokenizer_->after(state.place, state.rules, token, joins);
+  after_.set(key, next);
   return next;
 }
 
@@ -193,11 +195,11 @@ const std::vector<uint64_t>& Canonical::mask_after(Number number) {
   return masks_[number] = std::move(made);
 }
 
-// Whether the rules let a completion through.
+// Whether a completion has tokens that the rules let through.
 bool Canonical::lets_through(const Matcher& matcher, uint32_t rules, std::string_view text) {
   const auto is_harmless = [&](char byte) { return tokens_.harmless.contains(static_cast<uint8_t>(byte)); };
-  if (matcher.constraint().byte_complete() && is_settled(rules) && std::all_of(text.begin(), text.end(), is_harmless)) return true;
-  return tokenizer_->lets_through(rules, text);
+  if (!matcher.constraint().byte_complete() && !tokenizer_->has_tokens(text)) return false;
+  return (is_settled(rules) && std::all_of(text.begin(), text.end(), is_harmless)) || tokenizer_->lets_through(rules, text);
 }
 
 // The shortest completion, if it is a text.

@@ -63,9 +63,10 @@ class Tokenizer {
   virtual PlaceRows rows(uint32_t place) = 0;  // of a place within a character
   virtual bool is_settled(uint32_t rules) = 0;
   virtual Rules rules(uint32_t rules) = 0;
-  virtual uint64_t after(uint64_t state, uint32_t token) = 0;  // a CanonicalState; 0 for none
-  // Whether a text has tokens, and the rules let it through.
+  // The CanonicalState after a token, which may stand in one piece with the token before it if it `joins`; 0 for none.
+  virtual uint64_t after(uint32_t place, uint32_t rules, uint32_t token, bool joins) = 0;
   virtual bool lets_through(uint32_t rules, std::string_view text) = 0;
+  virtual bool has_tokens(std::string_view text) = 0;
 };
 
 // The search for a completion has taken the steps that it may; what() is how many tokens it has tried.
@@ -109,6 +110,11 @@ class Canonical {
   size_t tokens() const { return tokens_.kinds.size(); }
   size_t words() const { return (tokens() + 31) / 32; }
   static size_t two_words(size_t words) { return (words + 1) / 2; }
+
+  bool is_state(Number number) const {
+    const CanonicalState state = CanonicalState::of(number);
+    return state.place != kDead && (state.last == kNone || (state.last < tokens() && pairs_->reachable(state.last)));
+  }
 
   // The state after a token; 0 if it cannot follow, whatever comes later.
   Number after(Number state, uint32_t token);
@@ -161,10 +167,11 @@ class Canonical {
   size_t row_words_ = 0;  // of all places
   std::map<uint32_t, Tokenizer::Rules> rules_;
   std::unordered_map<uint32_t, bool> settled_;
-  PairMap<Number> after_{1 << 15};  // what was asked
+  PairMap<Number> after_{1 << 15};  // what was asked, by state without the last token, and token
   // By the state of a grammar (mask_id) and a state: whether the text can be completed, and whether that is seen at once,
   // which does not depend on the last token.
   PairMap<bool> completes_{1 << 16}, certain_{1 << 14};
+  PairMap<int> goals_{1 << 14};  // by mask_id, 0: see Search::goal()
   std::unordered_map<Number, std::vector<uint64_t>> masks_;  // two words in one, as of scratch_
   std::vector<uint64_t> scratch_;
 };

@@ -14,7 +14,7 @@ namespace structgen {
 namespace {
 
 constexpr uint64_t kTrySteps = 512;  // of a token that is taken; one that is looked at counts as one
-constexpr size_t kFewTokens = 256, kMaxWitnesses = 8;
+constexpr size_t kFewTokens = 256, kManyTries = 16, kMaxWitnesses = 8;
 
 // Calls visit(token) for each token of a mask, and of another if there is one; false, and perhaps not for all, if there
 // are more than `most`.
@@ -72,13 +72,14 @@ class Canonical::Search {
     std::optional<uint64_t> id;
     Number state;
     size_t depth;
-    std::vector<uint32_t> few;  // by rank; unless they are many
+    std::vector<uint32_t> few;    // by rank; unless they are many
+    std::vector<uint32_t> first;  // to be tried before, last one first
     bool is_few = true;
     size_t at = 0;
   };
 
   Point point(std::optional<uint64_t> id, Number state, size_t depth) {
-    Point made{id, state, depth, {}};
+    Point made{id, state, depth, {}, {}};
     const auto take_few = [&] {
       made.few.clear();
       return for_each_of(words_, nullptr, kFewTokens, [&](size_t token) {
@@ -91,10 +92,16 @@ class Canonical::Search {
       made.is_few = take_few();
     }
     std::sort(made.few.begin(), made.few.end());
+    if (!made.is_few || made.few.size() > kManyTries) put_goal(made.first);
     return made;
   }
   // The next token at the last point of the way, where the matcher is; kNone after the last one.
   uint32_t next(Point& point) {
+    if (!point.first.empty()) {
+      const uint32_t token = point.first.back();
+      point.first.pop_back();
+      return token;
+    }
     const auto& by_length = canonical_.tokens_.by_length;
     if (point.is_few) return point.at < point.few.size() ? by_length[point.few[point.at++]] : kNone;
     if (filled_ != point.depth) {  // to keep many masks would take much memory
@@ -106,6 +113,17 @@ class Canonical::Search {
       if (words_[token >> 6] >> (token & 63) & 1) return token;
     }
     return kNone;
+  }
+  // Puts the tokens with which the shortest completion begins, short ones first.
+  void put_goal(std::vector<uint32_t>& first) {
+    std::string text;
+    if (!write_completion(matcher_, text)) return;
+    const Trie& trie = matcher_.constraint().tokens().trie();
+    uint32_t node = 0;
+    for (char byte : text) {
+      if ((node = trie.child(node, static_cast<uint8_t>(byte))) == 0) break;
+      for (uint32_t token : trie.tokens_at(node)) first.push_back(token);
+    }
   }
   // Fills words_ with the mask at a depth.
   void fill(size_t depth) {
@@ -171,6 +189,11 @@ class Canonical::Search {
     const Tokenizer::Place& place = canonical_.place(state.place).place;
     if (matcher_.is_accepting() && place.ends) return true;
     if (place.free.empty()) return false;
+    const bool is_settled = canonical_.tokens_.has_rules && canonical_.is_settled(state.rules);
+    if (is_settled)
+      if (const int first = goal(); first >= 0 && first < kAtEnd && place.free.contains(static_cast<uint8_t>(first)) &&
+                                    canonical_.tokens_.single[static_cast<size_t>(first)] != kNone)
+        return true;
     std::string firsts;
     for (char byte : matcher_.live_bytes())
       if (const auto value = static_cast<uint8_t>(byte); place.free.contains(value) && canonical_.tokens_.single[value] != kNone) firsts.push_back(byte);
@@ -182,15 +205,41 @@ class Canonical::Search {
     if (firsts.empty()) return false;
     // The rules may forbid a text: they are shown one, the shortest if it will do, else the shortest after some byte.
     std::string text;
-    if (write_completion(matcher_, text) && !text.empty() && firsts.find(text[0]) != std::string::npos && canonical_.lets_through(matcher_, state.rules, text)) return true;
+    if (write_completion(matcher_, text) && !text.empty() && firsts.find(text[0]) != std::string::npos &&
+        canonical_.lets_through(matcher_, state.rules, text))
+      return true;
     for (size_t i = 0; i < std::min(firsts.size(), kMaxWitnesses); ++i) {
-      Matcher probe(matcher_);
       spend(kTrySteps);
-      if (probe.accept_bytes(std::string_view(firsts).substr(i, 1)) != 1 || !write_completion(probe, text)) continue;
-      text.insert(text.begin(), firsts[i]);
-      if (canonical_.lets_through(matcher_, state.rules, text)) return true;
+      if (matcher_.accept_bytes(std::string_view(firsts).substr(i, 1)) != 1) continue;
+      const bool is_harmless = is_settled && canonical_.tokens_.harmless.contains(static_cast<uint8_t>(firsts[i])) && goal() != kNoGoal;
+      const bool is_text = is_harmless || write_completion(matcher_, text);
+      matcher_.rollback(1);
+      if (is_harmless || (is_text && canonical_.lets_through(matcher_, state.rules, firsts[i] + text))) return true;
     }
     return false;
+  }
+
+  // The first byte of the shortest completion, if that is a text that the rules let through from every settled state.
+  static constexpr int kNoGoal = -1, kAtEnd = 256;
+  int goal() {
+    std::vector<std::pair<uint64_t, int>> way;
+    int found = kAtEnd;
+    const auto visit = [&](uint64_t id, int64_t symbol) {
+      if (const int* known = canonical_.goals_.find({id, 0})) {
+        found = *known;
+        return false;
+      }
+      const bool is_harmless = symbol >= 0 && canonical_.tokens_.harmless.contains(static_cast<uint8_t>(symbol));
+      way.emplace_back(id, is_harmless ? static_cast<int>(symbol) : kNoGoal);
+      if (!is_harmless) found = kNoGoal;
+      return is_harmless;
+    };
+    if (!matcher_.constraint().byte_complete() || !matcher_.mask_id()) return kNoGoal;
+    bool is_whole = matcher_.visit_completion(visit);
+    is_whole = is_whole || found != kAtEnd;
+    for (const auto& [id, first] : way) canonical_.goals_.set({id, 0}, is_whole && found != kNoGoal ? first : kNoGoal);
+    if (!is_whole) return kNoGoal;
+    return way.empty() || found == kNoGoal ? found : way.front().second;
   }
 
   void keep(std::optional<uint64_t> id, Number state, bool completes) {

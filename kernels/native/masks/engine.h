@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <functional>
 #include <deque>
 #include <memory>
 #include <optional>
@@ -92,6 +93,7 @@ class Engine : public std::enable_shared_from_this<Engine> {
   bool keeps_budgets(NodeId node);
   // A shortest completion: bytes, with special tokens as negative numbers -1 - id.
   std::vector<int64_t> shortest_completion(NodeId node);
+  bool visit_completion(NodeId node, const std::function<bool(uint64_t, int64_t)>& visit);  // see Matcher
 
   // Fewest tokens that spell the shortest completion in bytes, kNone if none do.
   uint32_t plan(NodeId node);

@@ -72,6 +72,15 @@ std::vector<int64_t> Engine::shortest_completion(NodeId node) {
   return symbols;
 }
 
+bool Engine::visit_completion(NodeId node, const std::function<bool(uint64_t, int64_t)>& visit) {
+  while (!machine_[node].accepting) {
+    const PathStep step = path_step(node);
+    if (step.next == kNone || !visit(epoch() << 32 | node, step.symbol)) return false;
+    node = step.next;
+  }
+  return true;
+}
+
 // Fewest tokens that spell the shortest completion in bytes; also settles the nodes on the way.
 uint32_t Engine::plan(NodeId start) {
   std::vector<NodeId> chain;  // nodes on the way that are not settled yet

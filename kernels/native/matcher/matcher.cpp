@@ -376,6 +376,10 @@ std::vector<int64_t> Matcher::shortest_completion() {
   });
 }
 
+bool Matcher::visit_completion(const std::function<bool(uint64_t, int64_t)>& visit) {
+  return !terminated_ && run(Request::kCompletion, 0, [&](Engine& engine) { return engine.visit_completion(node_, visit); });
+}
+
 uint64_t Matcher::state_id() {
   return run([&](Engine& engine) { return engine.epoch() << 32 | node_; });
 }

@@ -200,6 +200,9 @@ class Matcher {
   size_t uncertain_from(std::string_view forced, std::span<const size_t> starts);
   uint32_t min_tokens();
   std::vector<int64_t> shortest_completion();
+  // Calls visit(mask_id, symbol) along it until that is false, with each id before its symbol, a byte or -1 - id of a
+  // special token; whether all were visited.  For grammars without scopes; `visit` must not use the engine.
+  bool visit_completion(const std::function<bool(uint64_t, int64_t)>& visit);
   bool is_accepting() const { return accepting_ && !terminated_; }
   bool is_terminated() const { return terminated_; }
   size_t history() const { return steps_.size(); }

@@ -28,7 +28,7 @@ _OPEN: Final = 1 << 16
 class Answers:
     """A tokenizer that is asked.
 
-    A state is one number: a place, a state of each rule, and the last token of the text.
+    A state is one number: a place, the states of the rules, and the last token of the text.
 
     Args:
         encoding: how the tokenizer encodes.
@@ -49,11 +49,6 @@ class Answers:
         self._rule_numbers: dict[tuple[Hashable, ...], int] = {}
         self.number_of_rules(tuple(rule.start for rule in self._rules))
         self.ends: Final = self._special | frozenset(() if self._added is None else self._added.added)
-
-    def parts(self, state: int) -> tuple[Place, tuple[Hashable, ...], int]:
-        """Return the place, the states of the rules, and the last token of the text; -1 where it begins."""
-        place, rules = state >> (_LAST_BITS + _BITS), state >> _LAST_BITS & ((1 << _BITS) - 1)
-        return self._place(place), self._rule_states[rules], (state & ((1 << _LAST_BITS) - 1)) - 1
 
     def _place(self, number: int) -> Place:
         return Place(number) if number < _OPEN else self._places[number - _OPEN]
@@ -84,7 +79,7 @@ class Answers:
 
     def free_bytes(self, state: int) -> bytes:
         """Return the bytes before which the tokenizer begins anew whatever follows."""
-        return self._pretokens.free_bytes(self.parts(state)[0])
+        return self._pretokens.free_bytes(self._place(state >> (_LAST_BITS + _BITS)))
 
     # The following answer ``Tokenizer`` of kernels/native/canonical/canonical.h.
 
@@ -132,15 +127,12 @@ class Answers:
         before = states[0]  # of the added tokens: see ``Encoding``
         return isinstance(before, bytes) and self._added.admits(before, token)
 
-    def after(self, state: int, token: int) -> int:
-        """Return the state after a token; 0 for none."""
-        place, states, last = self.parts(state)
+    def after(self, place_number: int, rules_number: int, token: int, joins: bool) -> int:  # noqa: FBT001
+        """Return the state after a token, which may stand in one piece with the token before it; 0 for none."""
+        place, states = self._place(place_number), self._rule_states[rules_number]
         if token in self.ends:
             return _START if self._pretokens.ends(place) and self._admits(states, token) else 0
-        if not self._merges.reachable[token]:
-            return 0
-        joins = last != NO_TOKEN and not self._merges.pairs.conflict(last, token)
-        following = self._pretokens.after(place, token, joins=joins)
+        following = self._pretokens.after(place, token, joins=joins) if self._merges.reachable[token] else None
         if following is None:
             return 0
         after = tuple(rule.after(before, token) for rule, before in zip(self._rules, states, strict=True))
@@ -149,11 +141,15 @@ class Answers:
         return (self._number_of_place(following) << _BITS | self.number_of_rules(after)) << _LAST_BITS | (token + 1)
 
     def lets_through(self, number: int, text: bytes) -> bool:
-        """Whether a text has tokens, and the rules let it through."""
+        """Whether the rules let a text through."""
         states = self._rule_states[number]
-        return self._tokens_of(text) is not None and all(
+        return all(
             rule.lets_through(state, text) for rule, state in zip(self._rules, states, strict=True)
         )
+
+    def has_tokens(self, text: bytes) -> bool:
+        """Whether there are tokens that spell a text."""
+        return self._tokens_of(text) is not None
 
 
 _START: Final = 1 << (_LAST_BITS + _BITS)
