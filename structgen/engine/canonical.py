@@ -20,7 +20,7 @@ import numpy as np
 from structgen_kernels import _native
 
 from structgen.engine.completion_search import CompletionSearch, search_limit
-from structgen.engine.mask import MaskWords, allowed_ids, contains, empty_masks, mask_width, without
+from structgen.engine.mask import MaskWords, allowed_ids, empty_masks, mask_width, without
 from structgen.engine.tokenizers.answers import NO_TOKEN, Answers
 from structgen.engine.tokenizers.encoding import Encoding, read_encoding_of
 from structgen.errors import VocabularyError
@@ -36,8 +36,10 @@ __all__ = ["AllowedRow", "CanonicalState", "CanonicalTokens", "Known", "canonica
 
 CanonicalState: TypeAlias = int
 """What decides which tokens may follow; see ``Answers``."""
+_RowKey: TypeAlias = CanonicalState | tuple[int, ...]
+"""What a mask is made of: a state, or tokens."""
 
-_ENTRY_BYTES: Final = 256
+_ENTRY_BYTES: Final = 1_024
 _MAX_AFTER: Final = 256
 _MAX_SPELLED: Final = 256
 _LOOKED_AT: Final = 2_048
@@ -54,7 +56,7 @@ class Known:
 
     Attributes:
         state: the latter.
-        allowed: the mask of the tokens that may follow; None before it is asked for.
+        allowed: the tokens that may follow, or the state if they are many; None before it is asked for.
         plenty: a number of tokens that need no heed of the budget; None if none is known.
     """
 
@@ -62,7 +64,7 @@ class Known:
 
     def __init__(self, state: CanonicalState) -> None:
         self.state = state
-        self.allowed: AllowedRow | None = None
+        self.allowed: _RowKey | None = None
         self.plenty: int | None = None
         self.after: dict[int, ref[Known] | None] = {}  # by token; None: it must not follow
 
@@ -127,9 +129,7 @@ class CanonicalTokens:
         self._answers = Answers(encoding, vocabulary.special, _weak_tokens_of(self))
         self._native = self._made(encoding, vocabulary)
         self._known: ContentCache[Known] = ContentCache(TERMS)
-        self._rows: dict[
-            CanonicalState | tuple[int, ...], MaskWords
-        ] = {}  # of ``allowed``: that state's, and of tokens
+        self._rows: dict[_RowKey, AllowedRow] = {}
         self._most_rows = min(_ROW_BYTES // (4 * self._width), _MAX_ROWS)
         self._spelled: dict[bytes, list[int] | None] = {}
         self.start: Final[CanonicalState] = _native.Canonical.start
@@ -206,7 +206,7 @@ class CanonicalTokens:
         known = self._known.get(key)
         if known is None:
             known = Known(state)
-            self._known.put(key, known, 4 * self._width + _ENTRY_BYTES)
+            self._known.put(key, known, _ENTRY_BYTES)
         return known
 
     def next_known(
@@ -230,8 +230,8 @@ class CanonicalTokens:
         after, there = link(), None
         if after is not None:
             return after, None
-        ours, row = matcher(), before.allowed
-        if contains(row.row, token) if row is not None and row.is_exact else self.follows(ours, before.state, token):
+        ours, key = matcher(), before.allowed
+        if token in key if isinstance(key, tuple) else self.follows(ours, before.state, token):
             state = self.after(before.state, token)
             there = ours.fork()
             if state is not None and there.accept(token):
@@ -250,31 +250,44 @@ class CanonicalTokens:
         if budget is not None:
             return self._allowed_within(matcher, state, budget)
         known = self.known(matcher, state)
-        return self._allowed(matcher, state) if known is None else self.allowed_after(known, matcher)
+        if known is None:
+            return self._row(self._allowed(matcher, state))
+        return self.allowed_after(known, lambda: matcher)
 
-    def allowed_after(self, known: Known, matcher: Matcher) -> AllowedRow:
-        """The same where something is known; ``matcher`` is in that state."""
-        if known.allowed is None:
-            known.allowed = self._allowed(matcher, known.state)
-        return known.allowed
+    def allowed_after(self, known: Known, matcher: Callable[[], Matcher]) -> AllowedRow:
+        """The same where something is known; ``matcher`` makes one in that state, where it is needed."""
+        key = known.allowed
+        if key is None:
+            key = known.allowed = self._allowed(matcher(), known.state)
+        return self._row(key)
 
-    def _allowed(self, matcher: Matcher, state: CanonicalState) -> AllowedRow:
+    def _allowed(self, matcher: Matcher, state: CanonicalState) -> _RowKey:
         try:
             tokens = self._native.allowed(matcher, state, _MOST_TESTED, matcher.constraint.limits.steps)
         except _native.SearchLimit as error:
             _raise_limit(matcher, error)
-        key = state if tokens is None else tuple(tokens)
-        row = self._rows.get(key)
-        if row is None:
+        return state if tokens is None else tuple(tokens)
+
+    def _row(self, key: _RowKey) -> AllowedRow:
+        known = self._rows.get(key)
+        if known is None:
             if len(self._rows) >= self._most_rows:
-                self._rows.clear()
-            if tokens is None:
-                row = self.mask(state)
+                self._drop_row()
+            if isinstance(key, int):
+                known = AllowedRow(self.mask(key), is_exact=False)
             else:
-                row = np.zeros(self._width, dtype=np.int32)
-                self._native.add_tokens(tokens, row)
-            self._rows[key] = row
-        return AllowedRow(row, tokens is not None)
+                row: MaskWords = np.zeros(self._width, dtype=np.int32)
+                self._native.add_tokens(key, row)
+                known = AllowedRow(row, is_exact=True)
+            self._rows[key] = known
+        return known
+
+    def _drop_row(self) -> None:
+        """Drop the oldest row, so that the next one takes its memory."""
+        try:
+            self._rows.pop(next(iter(self._rows)), None)
+        except (RuntimeError, StopIteration):  # another thread has changed them
+            self._rows.clear()
 
     def _allowed_within(self, matcher: Matcher, state: CanonicalState, budget: int) -> AllowedRow:
         mask = self.mask(state)

@@ -138,10 +138,7 @@ class Canonical(Potential):
             if found is None:
                 return None
             known, matcher = found
-            here = self._placed(tokens, _Position.after(before, token, known, matcher))
-            if here.left is None and known.allowed is not None:
-                here.row, here.is_exact = known.allowed
-            return here
+            return self._placed(tokens, _Position.after(before, token, known, matcher))
         if before.row is not None and before.is_exact:
             may_follow = contains(before.row, token)
         else:
@@ -164,12 +161,9 @@ class Canonical(Potential):
         if here.row is None:
             known = here.known if here.left is None else None
             if known is None:
-                found = self._canonical.allowed(here.matcher(), here.state, here.left)
-            elif known.allowed is None:
-                found = self._canonical.allowed_after(known, here.matcher())
+                here.row, here.is_exact = self._canonical.allowed(here.matcher(), here.state, here.left)
             else:
-                found = known.allowed
-            here.row, here.is_exact = found
+                here.row, here.is_exact = self._canonical.allowed_after(known, here.matcher)
         return here.row
 
     def _left(self, here: _Position, taken: int) -> int | None:

@@ -143,9 +143,7 @@ class Answers:
     def lets_through(self, number: int, text: bytes) -> bool:
         """Whether the rules let a text through."""
         states = self._rule_states[number]
-        return all(
-            rule.lets_through(state, text) for rule, state in zip(self._rules, states, strict=True)
-        )
+        return all(rule.lets_through(state, text) for rule, state in zip(self._rules, states, strict=True))
 
     def has_tokens(self, text: bytes) -> bool:
         """Whether there are tokens that spell a text."""
