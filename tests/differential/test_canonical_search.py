@@ -51,9 +51,10 @@ PATTERNS = [
 
 
 def grammars(style: str) -> list[Grammar]:
-    """Half of them every day; the reference implementation takes minutes for JSON where texts may have gaps."""
-    made = [*map(json_schema, SCHEMAS if style != "gaps" else []), *map(regex, PATTERNS)]
-    return made[::2] if style in {*DAILY, "smollm"} else made
+    """Half of them every day; without those where the reference implementation reads all half-written characters."""
+    patterns = [*PATTERNS[:5], PATTERNS[7]] if style in {"gaps", "smollm"} else PATTERNS
+    made = [*map(json_schema, SCHEMAS if style != "gaps" else []), *map(regex, patterns)]
+    return made[::2] if style in DAILY else made
 
 
 def compare(
