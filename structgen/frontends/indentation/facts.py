@@ -223,7 +223,9 @@ class _FactSolver:
         nodes = list(postorder(term))
         named: set[int] = set()
         for node in nodes:
-            if isinstance(node, (ir.Reference, NotBefore)) or any(id(child) in named for child in node.children):
+            if isinstance(node, (ir.Reference, NotBefore, Block, Enclosed)) or any(
+                id(child) in named for child in node.children
+            ):
                 named.add(id(node))
         selected: list[Grammar] = []
         texts: dict[int, Grammar] = {}

@@ -16,7 +16,17 @@ from structgen_kernels import _native
 from structgen.errors import GrammarError, StructgenError
 from structgen.frontends.grammar_source import GrammarSource, check_text, read_source
 from structgen.frontends.indentation import line_end
-from structgen.frontends.indentation.marks import CLOSE, DEDENT, INDENT, Indentation, Unbalanced, nested
+from structgen.frontends.indentation.marks import (
+    CLOSE,
+    DEDENT,
+    GAP,
+    INDENT,
+    NEWLINE,
+    OPEN,
+    Indentation,
+    Unbalanced,
+    nested,
+)
 from structgen.frontends.indentation.product import product
 from structgen.frontends.lark.contextual import contextual
 from structgen.frontends.lark.definition import Definition, NodeBudget
@@ -28,14 +38,25 @@ from structgen.frontends.lark.syntax import Token, span_of, tokens_of
 from structgen.grammar.analysis import Nullability
 from structgen.grammar.flattening import flatten
 from structgen.grammar.limits import Limits, counted
-from structgen.grammar.nodes import Grammar, Rules
+from structgen.grammar.nodes import EMPTY, Grammar, Rules, Shared, postorder
 from structgen.grammar.nodes.description import Described, Description
-from structgen.grammar.scopes import used_rules
+from structgen.grammar.scopes import resolve, used_rules
 
 if TYPE_CHECKING:
     from structgen_kernels._native import FlatGrammar
 
 __all__ = ["LexerName", "lark", "load", "read_simple", "without_marks"]
+
+
+def _with_flat_rules(
+    rules: Mapping[str, Grammar], body: Grammar, limits: Limits
+) -> tuple[Mapping[str, Grammar], Grammar]:
+    """Return rules and a body of which none has rules of its own inside, as those of ``%json`` have."""
+    if not any(isinstance(node, Rules | Shared) for term in (*rules.values(), body) for node in postorder(term)):
+        return rules, body
+    marks = {mark.name: EMPTY for mark in (NEWLINE, INDENT, DEDENT, GAP, OPEN, CLOSE)}
+    flat = resolve(Rules({**marks, **rules}, body), limits, through_shared=True)
+    return {name: term for name, term in flat.rules if name not in marks}, flat.body
 
 
 def without_marks(
@@ -50,7 +71,8 @@ def without_marks(
         LimitExceeded: the rules have too many variants.
     """
     rules: dict[str, Grammar] = {}
-    for name, term in builder.rules.items():
+    made, body = _with_flat_rules(builder.rules, body, limits)
+    for name, term in made.items():
         try:
             rules[name] = nested(term)
         except Unbalanced as error:

@@ -197,6 +197,24 @@ def test_guard_of_a_character() -> None:
         assert accepts(constraint, text) is not bad, text
 
 
+def test_a_guard_beside_json_that_is_recursive() -> None:
+    """What ``%json`` stands for has rules of its own."""
+    constraint = compile(lark('start: WORD ("b" | "c") %json {"type": "array"} | %json {} WORD\nWORD: /a(?!b)/'), BYTES)
+    for value in ("{}", '{"x":1,"y":[{"z":[]}]}', "[[1],{}]", "3", "[[1],{]"):
+        is_json = value != "[[1],{]"
+        assert accepts(constraint, f"{value}a") == is_json
+        assert accepts(constraint, f"ac{value}") == (is_json and value.startswith("["))
+        assert not accepts(constraint, f"{value}ab")
+        assert not accepts(constraint, f"ab{value}")
+
+
+def test_an_empty_block_is_no_line() -> None:
+    """It was an error of our own."""
+    constraint = compile(lark('start: ("a" _NL | _INDENT _DEDENT)*\n_NL: /\\n */\n%declare _INDENT _DEDENT'), BYTES)
+    assert accepts(constraint, "a\na\n")
+    assert not accepts(constraint, "a\n a\n")
+
+
 def lines_of(text: str, widths: Iterable[int]) -> bool:
     """Whether each line is ``p``, or ``i`` before a block one step deeper, by a stack of widths."""
     if not text or not text.endswith("\n"):
