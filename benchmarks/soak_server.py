@@ -30,7 +30,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-os.environ.setdefault("STRUCTGEN_CACHE_MB", "64")  # full early, so that later growth is none of the caches'
+os.environ.setdefault("STRUCTGEN_CACHE_MB", "16")  # full before the first rest, so that growth is none of the caches'
 
 import httpx
 import numpy as np

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import socket
 import sys
 from typing import TYPE_CHECKING, Final, get_args
@@ -125,6 +126,8 @@ def serve(  # noqa: PLR0913  its options
         if not quiet:
             _log_requests()
         sys.setswitchinterval(_SWITCH_S)
+        gc.collect()
+        gc.freeze()  # what is loaded stays: later collections pass only over what requests have made
         click.echo(_greeting(service.name, host, port, has_key=api_key is not None), err=True)
         Server(app, runner, grace_s=_GRACE_S).run(sockets=[listening])
     return DONE

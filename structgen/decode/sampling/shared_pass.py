@@ -38,22 +38,23 @@ class ContextPool:
     """Contexts for prefixes of outputs, each with the prompt and the prefix that used it last.
 
     A prefix goes to the context that shares most tokens with it, so that mostly one token is left to run.  The pool
-    grows to the largest number of prefixes that were placed together; ``start`` returns a new context with the prompt.
+    grows to the largest number of prefixes that were placed together.
     """
 
-    def __init__(self, start: Callable[[], Context], prompt_tokens: int) -> None:
-        self._start = start
+    def __init__(self, prompt_tokens: int) -> None:
         self._prompt_tokens = prompt_tokens
         self._contexts: list[Context] = []
         self._held: list[tuple[int, ...]] = []
 
-    def placed(self, paths: Sequence[tuple[int, ...]]) -> list[Context]:
+    def placed(self, paths: Sequence[tuple[int, ...]], start: Callable[[], Context]) -> list[Context]:
         """Return a context for each path, which ends with the path and has at least one token to run.
+
+        ``start`` returns a new context with the prompt.
 
         Complexity: O(paths^2 length).
         """
         while len(self._contexts) < len(paths):
-            self._contexts.append(self._start())
+            self._contexts.append(start())
             self._held.append(())
         free = list(range(len(self._contexts)))
         placed = []
@@ -296,7 +297,7 @@ class BranchContexts:
         self._open: set[Context] = set()
         self._base = None if context is None else context.fork()
         self._base_logits: Logits | None = None
-        self._pool = ContextPool(lambda: self.prompted()[0], len(prompt))
+        self._pool = ContextPool(len(prompt))
 
     def close(self) -> None:
         """Free all caches."""
@@ -338,7 +339,7 @@ class BranchContexts:
 
     def placed(self, paths: Sequence[tuple[int, ...]]) -> list[Context]:
         """See ``ContextPool.placed``."""
-        return self._pool.placed(paths)
+        return self._pool.placed(paths, lambda: self.prompted()[0])
 
     def _prompt(self) -> Context:
         if self._base is None:

@@ -107,7 +107,8 @@ class ReplyReader:
         self._count = 0
         self._looked = 0
         self._object = _JsonObject()
-        self._stage: Callable[[], bool] = self._begin_thought if thinks and self._family.thought else self._begin_reply
+        begin = ReplyReader._begin_thought if thinks and self._family.thought else ReplyReader._begin_reply
+        self._stage: Callable[[ReplyReader], bool] = begin  # no bound method, which would keep the reader alive
 
     def read(self, text: str, *, is_last: bool = False) -> list[ReplyPiece]:
         """Read more of the reply, special tokens written out, and return what is known now.
@@ -117,7 +118,7 @@ class ReplyReader:
         """
         self._rest += text
         self._is_last = is_last
-        while self._stage():
+        while self._stage(self):
             pass
         if is_last and not self._is_done:
             raise self._error()
@@ -133,14 +134,14 @@ class ReplyReader:
             return False
         if begins and thought is not None and not self._is_open:
             self._drop(len(thought.layout.prefix))
-        self._stage = self._in_thought if begins else self._begin_reply
+        self._stage = ReplyReader._in_thought if begins else ReplyReader._begin_reply
         return True
 
     def _in_thought(self) -> bool:
         thought = self._family.thought
         if thought is None or not self._free("thought", thought, thought.layout.end):
             return False
-        self._stage = self._end_thought
+        self._stage = ReplyReader._end_thought
         return True
 
     def _end_thought(self) -> bool:
@@ -152,7 +153,7 @@ class ReplyReader:
         if not begins:
             raise self._error()
         self._drop(len(end))
-        self._stage = self._begin_reply
+        self._stage = ReplyReader._begin_reply
         return True
 
     def _begin_reply(self) -> bool:
@@ -176,7 +177,7 @@ class ReplyReader:
         if not self._kinds:
             raise self._error()
         self._drop(len(self._kinds[0].layout.prefix))
-        self._stage = self._in_text
+        self._stage = ReplyReader._in_text
         return True
 
     def _in_text(self) -> bool:
@@ -185,7 +186,7 @@ class ReplyReader:
         if before is not None and before in self._kinds:
             start = before.layout.end + self._family.calls.before + self._family.calls.layouts[0].prefix
             if self._free("text", before, start):
-                self._stage = self._end_text
+                self._stage = ReplyReader._end_text
                 return True
             self._is_done = self._is_last and text in self._kinds and not end
         elif not self._is_last:
@@ -214,7 +215,8 @@ class ReplyReader:
         self._call = call
         self._looked = 0
         self._object = _JsonObject()
-        self._stage = self._in_json if self._family.arguments.style == "json" else self._in_arguments
+        is_json = self._family.arguments.style == "json"
+        self._stage = ReplyReader._in_json if is_json else ReplyReader._in_arguments
         return True
 
     def _in_json(self) -> bool:
@@ -222,7 +224,7 @@ class ReplyReader:
         self._say("arguments", len(self._rest) if end is None else end)
         if end is None:
             return False
-        self._stage = self._end_call
+        self._stage = ReplyReader._end_call
         return True
 
     def _in_arguments(self) -> bool:
@@ -241,7 +243,7 @@ class ReplyReader:
                     self._pieces.append(ReplyPiece("arguments", text, self._count))
                     self._drop(end + len(after))
                     self._call = _Match(0, tails=(tail[1:],))
-                    self._stage = self._end_call
+                    self._stage = ReplyReader._end_call
                     return True
         return False
 
@@ -254,7 +256,7 @@ class ReplyReader:
             raise self._error()
         self._drop(ended.end)
         self._count += 1
-        self._stage = self._between_calls
+        self._stage = ReplyReader._between_calls
         return True
 
     def _between_calls(self) -> bool:

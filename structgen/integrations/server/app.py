@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import re
 import secrets
@@ -24,11 +25,13 @@ from structgen.errors import StructgenError
 from structgen.integrations.server import chat, completions, language, responses
 from structgen.integrations.server.metrics import Observed, record
 from structgen.integrations.server.protocol import APIError, api_error
+from structgen.integrations.server.runner import shutting_down
 from structgen.log import logger
 from structgen.markup import page_policy
 from structgen.memory_cache import return_memory
 
 if TYPE_CHECKING:
+    from structgen.integrations.server.runner import Runner
     from structgen.integrations.server.service import Handler, Service
 
 __all__ = ["application"]
@@ -66,13 +69,13 @@ def application(
             body = await json_body(request, max_bytes=max_body, seconds=body_s)
             return await unless_gone(request, handler(service, body))
 
-        return _guarded(endpoint, api_key)
+        return _guarded(endpoint, service.runner, api_key)
 
     def get(value: Callable[[Request], Response]) -> Callable[[Request], Awaitable[Response]]:
         async def endpoint(request: Request) -> Response:
             return value(request)
 
-        return _guarded(endpoint, api_key)
+        return _guarded(endpoint, service.runner, api_key)
 
     async def ended(_: Request, error: Exception) -> Response:
         answer = api_error(error)
@@ -80,7 +83,7 @@ def application(
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
-        returning = asyncio.create_task(_return_memory())
+        returning = asyncio.create_task(_return_memory(service.runner))
         yield
         returning.cancel()
         await service.runner.close(_CLOSE_S)
@@ -119,9 +122,9 @@ def application(
 
 
 def _guarded(
-    endpoint: Callable[[Request], Awaitable[Response]], api_key: str | None
+    endpoint: Callable[[Request], Awaitable[Response]], runner: Runner, api_key: str | None
 ) -> Callable[[Request], Awaitable[Response]]:
-    """Check the key, and answer errors."""
+    """Check the key, and answer errors; the end of the server is one."""
 
     async def guarded(request: Request) -> Response:
         try:
@@ -130,22 +133,44 @@ def _guarded(
             return await endpoint(request)
         except ClientDisconnect:
             return Response(status_code=_CLOSED)
+        except asyncio.CancelledError:
+            if not runner.is_over:
+                raise
+            return _refused(shutting_down())
         except (APIError, StructgenError) as error:
-            answer = api_error(error)
+            return _refused(error)
         except Exception as error:
             logger.exception("a request failed: %s %s", request.method, request.url.path)
-            answer = api_error(error)
-        record().code = answer.code
-        return JSONResponse(answer.body, answer.status, headers=answer.headers)
+            return _refused(error)
 
     return guarded
 
 
-async def _return_memory() -> None:
-    """Give free memory back from time to time: each answer has a thread, and the allocator keeps what it has freed."""
+def _refused(error: Exception) -> Response:
+    """An error in OpenAI's shape.  It is no local of the frame that has caught it, which it knows by its traceback."""
+    answer = api_error(error)
+    record().code = answer.code
+    return JSONResponse(answer.body, answer.status, headers=answer.headers)
+
+
+async def _return_memory(runner: Runner) -> None:
+    """Give free memory back from time to time: each answer has a thread, and the allocator keeps what it has freed.
+
+    What refers to itself is freed by a full collection, which stops all threads: none while an answer is written.
+    """
+    seen = 0
     while True:
         await asyncio.sleep(_RETURN_S)
-        await asyncio.to_thread(return_memory)
+        made = gc.get_stats()[1]["collections"]  # there is one for some thousand objects that were made and kept
+        collects = made > seen and not (runner.running or runner.waiting)
+        await asyncio.to_thread(_free, collects=collects)
+        seen = made if collects else seen
+
+
+def _free(*, collects: bool) -> None:
+    if collects:
+        gc.collect()
+    return_memory()
 
 
 def _model(service: Service, card: dict[str, Any], name: str) -> Response:
@@ -305,6 +330,7 @@ async def unless_gone(request: Request, work: Awaitable[Value]) -> Value:
             each.cancel()
             with suppress(asyncio.CancelledError, Exception):
                 await each
+        del working, gone, each  # their errors know this frame: together they would keep all of the answer
 
 
 async def _gone(request: Request) -> None:

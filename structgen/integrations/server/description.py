@@ -335,12 +335,16 @@ def located(place: str) -> Iterator[None]:
     try:
         yield
     except StructgenError as error:
-        causes = [error, error.__cause__]
-        subjects = [each.subject for each in causes if isinstance(each, StructgenError)]
-        pointer = next((found[0] for subject in subjects if (found := _POINTER.search(subject))), "")
-        raise api_error(error, param=place + pointer) from error
+        raise api_error(error, param=place + _pointer_of(error)) from error
     except ValueError as error:
         wrong(place, str(error))
+
+
+def _pointer_of(error: StructgenError) -> str:
+    """The JSON Pointer that an error or its cause names."""
+    causes = [error, error.__cause__]
+    subjects = [each.subject for each in causes if isinstance(each, StructgenError)]
+    return next((found[0] for subject in subjects if (found := _POINTER.search(subject))), "")
 
 
 def only(place: str, value: Mapping[str, Any], known: AbstractSet[str]) -> None:

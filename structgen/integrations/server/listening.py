@@ -10,6 +10,8 @@ import h11
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from structgen.log import logger
+
 if TYPE_CHECKING:
     from starlette.applications import Starlette
 
@@ -104,6 +106,7 @@ class Server(uvicorn.Server):
     """Serves an application until it is told to exit.
 
     Then it finishes the answers that are being written, for ``grace_s`` seconds, while others are refused with 503.
+    What is not done then ends with an error, in streams too.
 
     Args:
         app: the application.
@@ -114,7 +117,7 @@ class Server(uvicorn.Server):
 
     def __init__(self, app: Starlette, runner: Runner, *, grace_s: float = 30, head_s: float = _HEAD_S) -> None:
         connection = type("Connection", (_Connection,), {"head_s": head_s})
-        # What is left after the grace time is cut off at once.
+        # What is left after the grace time was told so, and has a second to say it to its client.
         super().__init__(
             uvicorn.Config(
                 app,
@@ -133,7 +136,12 @@ class Server(uvicorn.Server):
         while not (finished.done() or self.force_exit):
             await asyncio.wait((finished,), timeout=0.1)
         finished.cancel()
+        if left := self._runner.end():
+            logger.warning("the server ends; answers that were not done in time, and end with an error: %d", left)
         await super().shutdown(sockets)
+        for connection in list(self.server_state.connections):  # of clients that do not read, or still send
+            connection.transport.abort()
+        await asyncio.sleep(0)
 
 
 def listen(host: str, port: int) -> socket.socket:

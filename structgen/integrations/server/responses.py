@@ -12,6 +12,7 @@ import time
 import uuid
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, final
 
 from pydantic import Field
@@ -36,6 +37,7 @@ from structgen.integrations.server.scores import Answer, field_event, token_scor
 from structgen.program.json_cursor import FieldEnd
 
 if TYPE_CHECKING:
+    from structgen.engine import Vocabulary
     from structgen.integrations.server.service import Service
 
 __all__ = ["respond"]
@@ -117,12 +119,11 @@ async def respond(service: Service, data: object) -> Response:
     with _located():
         with service.runner.admitted():
             turn = await asyncio.to_thread(prepared, service, request)
-        answer = _Response(service, own, request, turn)
         headers = service.headers(request, turn.description)
         if request.stream:
-            return sse(answer.streamed(), headers=headers, named=True)
+            return sse(_Response(service, own, request, turn).streamed(), headers=headers, named=True)
         (found,) = await service.answers([turn.task])
-        return JSONResponse(answer.whole(found), headers=headers)
+        return JSONResponse(_Response(service, own, request, turn, found).whole(), headers=headers)
 
 
 def _parsed(data: object) -> tuple[_Own, ChatRequest]:
@@ -210,7 +211,9 @@ def _renamed(error: APIError) -> APIError:
 class _Response:
     """The objects and events of one response."""
 
-    def __init__(self, service: Service, own: _Own, request: ChatRequest, turn: Turn) -> None:
+    def __init__(
+        self, service: Service, own: _Own, request: ChatRequest, turn: Turn, answer: Answer | None = None
+    ) -> None:
         self._id = f"resp_{uuid.uuid4().hex}"
         self._created = int(time.time())
         self._service = service
@@ -218,15 +221,14 @@ class _Response:
         self._request = request
         self._turn = turn
         self._top = top_of(request)
-        self._answer = Answer(service.model.vocabulary)
+        self._answer = Answer(service.model.vocabulary) if answer is None else answer
         self._writer = turn.writer(service)
-        self._items = ItemWriter(self._writer, self._scores)
+        self._items = ItemWriter(self._writer, partial(_scores, service.model.vocabulary, self._answer, self._top))
         self._number = 0
 
-    def whole(self, answer: Answer) -> dict[str, Any]:
-        """The response as a whole."""
-        self._answer = answer
-        result = answer.result
+    def whole(self) -> dict[str, Any]:
+        """The response as a whole, to an answer that is complete."""
+        result = self._answer.result
         list(self._items.begin())
         list(self._items.add(result.text, result.tokens))
         list(self._items.end(self._status(result)))
@@ -285,11 +287,6 @@ class _Response:
             "usage": None,
         }
 
-    def _scores(self, start: int, stop: int) -> list[dict[str, Any]]:
-        if self._top is None:
-            return []
-        return token_scores(self._service.model.vocabulary, self._answer.steps[start:stop], self._top)
-
     def _event(self, kind: str, fields: Mapping[str, Any]) -> dict[str, Any]:
         self._number += 1
         return {"type": f"response.{kind}", "sequence_number": self._number - 1, **fields}
@@ -319,3 +316,7 @@ class _Response:
                         yield event
         whole = self._ended()
         yield whole["status"], {"response": whole}
+
+
+def _scores(vocabulary: Vocabulary, answer: Answer, top: int | None, start: int, stop: int) -> list[dict[str, Any]]:
+    return [] if top is None else token_scores(vocabulary, answer.steps[start:stop], top)

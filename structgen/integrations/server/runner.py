@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Generator, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterator
 from contextlib import aclosing, contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeVar, final
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from structgen.integrations.server.writing import Item
     from structgen.models import LanguageModel
 
-__all__ = ["Runner", "Task"]
+__all__ = ["Runner", "Task", "shutting_down"]
 
 Value = TypeVar("Value")
 
@@ -76,6 +76,11 @@ class Task:
     unmasking: Unmasking | None = None
 
 
+def shutting_down(message: str = "the server is shutting down") -> APIError:
+    """The error for those who ask another server, or this one later."""
+    return APIError(503, message, code="shutting_down", headers={"Retry-After": "5"})
+
+
 @final
 class Runner:
     """Runs tasks on a model, up to ``max_running`` of them in the same forward passes.
@@ -103,10 +108,12 @@ class Runner:
         self._idle = asyncio.Event()
         self._idle.set()
         self.is_closing = False
+        self.is_over = False  # those who still wait for an answer were told that none comes
+        self._told: set[Callable[[APIError], object]] = set()
 
     def _check_open(self) -> None:
         if self.is_closing:
-            raise APIError(503, "the server is shutting down", code="shutting_down", headers={"Retry-After": "5"})
+            raise shutting_down()
 
     @contextmanager
     def admitted(self, count: int = 1) -> Iterator[None]:
@@ -157,13 +164,17 @@ class Runner:
 
     async def _in_time(self, awaited: Awaitable[Value], ends: float | None) -> Value:
         """Wait until a time of the loop; work that is not done then stops before its next forward pass."""
+        limit = asyncio.timeout_at(ends)
         try:
-            async with asyncio.timeout_at(ends) as limit:
+            async with limit:
                 return await awaited
         except TimeoutError:
             if not limit.expired():
                 raise
-        raise APIError(504, f"the answer was not done after {self.time_limit_s:g} s", code="time_limit")
+            message = f"the answer was not done after {self.time_limit_s:g} s"
+            raise APIError(504, message, code="time_limit") from None
+        finally:
+            del limit  # it knows the task, whose error knows this frame: together they would keep all of the answer
 
     def _written(self, task: Task) -> Generator[Item, None, None]:
         """Write an answer in this thread."""
@@ -182,6 +193,25 @@ class Runner:
         if not (self.running or self.waiting):
             self._idle.set()
 
+    @contextmanager
+    def telling(self, tell: Callable[[APIError], object]) -> Iterator[None]:
+        """Call ``tell`` if the server ends before the block does."""
+        self._told.add(tell)
+        try:
+            yield
+        finally:
+            self._told.discard(tell)
+
+    def end(self) -> int:
+        """Tell all who still wait for answers that the server ends, and return how many answers are left.
+
+        They are not waited for: each ends before its next forward pass, and nobody knows how long this one takes.
+        """
+        self.is_closing = self.is_over = True
+        for tell in list(self._told):
+            tell(shutting_down("the server was told to end, and the answer was not done in time"))
+        return self.running + self.waiting
+
     async def drained(self, grace_s: float = 30.0) -> None:
         """Refuse new tasks, and wait for the others for so many seconds."""
         self.is_closing = True
@@ -189,7 +219,7 @@ class Runner:
             await asyncio.wait_for(self._idle.wait(), grace_s)
 
     async def close(self, grace_s: float = 30.0) -> None:
-        """Refuse new tasks, wait for the others for so many seconds, and free the caches."""
+        """Refuse new tasks, wait for the others for so many seconds, and free the caches if the model is free then."""
         await self.drained(grace_s)
-        if self._batch is not None:
+        if self._batch is not None and self._idle.is_set():
             await asyncio.to_thread(self._batch.close)

@@ -163,16 +163,18 @@ class Service:
         running = [asyncio.create_task(watched(index, task)) for index, task in enumerate(tasks)]
         left = len(tasks)
         try:
-            while left:
-                index, item = await queue.get()
-                if isinstance(item, BaseException):
-                    raise item
-                left -= isinstance(item, Result)
-                yield index, item
+            with self.runner.telling(lambda error: queue.put_nowait((0, error))):
+                while left:
+                    index, item = await queue.get()
+                    if isinstance(item, BaseException):
+                        raise item
+                    left -= isinstance(item, Result)
+                    yield index, item
         except (asyncio.CancelledError, GeneratorExit):
             made.is_cancelled = left > 0
             raise
         finally:
             for each in running:
                 each.cancel()
-            await asyncio.gather(*running, return_exceptions=True)
+            if not self.runner.is_over:
+                await asyncio.gather(*running, return_exceptions=True)

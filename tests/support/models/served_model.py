@@ -45,6 +45,7 @@ def served(
     limits: sg.Limits | None = None,
     app: Mapping[str, Any] | None = None,
     head_s: float = 30,
+    grace_s: float = 5,
     on_server: Callable[[Server], object] = lambda _: None,
     api_key: str | None = None,
     max_body: int = 1 << 20,
@@ -59,7 +60,7 @@ def served(
     runner = Runner(model, **settings)
     service = Service(model, model.name, runner, limits or sg.Limits(), tool_family)
     made = application(service, api_key=api_key, max_body=max_body, **(app or {}))
-    server = Server(made, runner, grace_s=5, head_s=head_s)
+    server = Server(made, runner, grace_s=grace_s, head_s=head_s)
     on_server(server)
     with listen("127.0.0.1", 0) as listening:
         thread = threading.Thread(target=server.run, args=([listening],), daemon=True)

@@ -13,7 +13,12 @@ from structgen.cache import Locked
 from structgen.decode.speculative.acceptance import RankRates
 from structgen.decode.speculative.draft_tree import ROOT, DraftTree
 from structgen.decode.speculative.drafter import Drafter, Drafting, DraftState, DraftTask, GrammarPosition, Verified
-from structgen.decode.speculative.drafters.likely_tokens import TableCandidates, TableGrowth, node_top_tokens
+from structgen.decode.speculative.drafters.likely_tokens import (
+    TableCandidates,
+    TableGrowth,
+    TableLookup,
+    node_top_tokens,
+)
 from structgen.decode.speculative.fixed_tree import RankTree
 from structgen.decode.speculative.tree_policy import Shape
 
@@ -121,6 +126,15 @@ class TokenRecycling(Drafter):
         """See ``Drafter.start``."""
         return _RecyclingDrafting(self, context, task)
 
+    def look_up(self, vocabulary: Vocabulary) -> TableLookup:
+        """The table of likely tokens.  It does not know the draft: an answer that is done is freed at once."""
+
+        def found(tail: tuple[int, ...], depth: int, position: GrammarPosition) -> TableCandidates:
+            tokens = [token for token in self.store.after(vocabulary, tail[-1]) if position.allows(token)]
+            return TableCandidates(tokens, [self.ranks.rate(depth, rank) for rank in range(len(tokens))])
+
+        return found
+
 
 @final
 class _RecyclingDrafting(Drafting):
@@ -137,7 +151,7 @@ class _RecyclingDrafting(Drafting):
         """See ``Drafting.propose``."""
         tokens = context.tokens
         self._learn(tokens[self._start :])
-        self._growth = TableGrowth(state, tokens[-1:], self._look_up)
+        self._growth = TableGrowth(state, tokens[-1:], self._drafter.look_up(self._vocabulary))
         self._start, self._kind = len(tokens), state.kind
         self._tree = self._drafter.shape.grow(self._growth, budget, kind=state.kind)
         return self._tree
@@ -150,11 +164,6 @@ class _RecyclingDrafting(Drafting):
             last = self._context.tokens[verified.start - 1] if node == ROOT else tree.tokens[node]
             successors.setdefault(last, tokens)
         drafter.store.learn(self._vocabulary, successors.items())
-
-    def _look_up(self, tail: tuple[int, ...], depth: int, position: GrammarPosition) -> TableCandidates:
-        successors = self._drafter.store.after(self._vocabulary, tail[-1])
-        tokens = [token for token in successors if position.allows(token)]
-        return TableCandidates(tokens, [self._drafter.ranks.rate(depth, rank) for rank in range(len(tokens))])
 
     def _learn(self, came: Sequence[int]) -> None:
         """Compare the last draft tokens with the tokens that came, including those that were not run."""

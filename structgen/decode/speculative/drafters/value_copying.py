@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Final, final
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+from itertools import accumulate
+from typing import TYPE_CHECKING, Final, NamedTuple, final
 
 from structgen.decode.speculative.acceptance import DraftCandidate
 from structgen.decode.speculative.drafters.output_fields import OutputFields, ValueSeparator, structure_after
@@ -83,6 +85,29 @@ _LAST_WORD: Final = re.compile(rb" ?[^ ]*$")
 
 _START_PRIORS: Final = {"set off": 0.5, "quoted": 0.2, "next": 0.2, "near": 0.4, "number": 0.15}
 _MATCH_PRIORS: Final = {"exact": 0.88, "case": 0.5, "part": 0.4}
+
+
+class _Copy(NamedTuple):
+    """A text of the source that may be copied; ``ValueCopier._segment`` says what its parts are."""
+
+    segment: bytes
+    tokens: Sequence[int]
+    ends: Sequence[int]  # of the tokens, in bytes
+    place: FieldPosition
+    matcher: Matcher
+    words: int  # of the value before the segment, without the one that goes on in it
+    offset: int | None
+    level: int
+
+
+class _Structure(NamedTuple):
+    """The text between two values."""
+
+    matcher: Matcher
+    separator: ValueSeparator
+    tokens: Sequence[int]
+    level: int
+    after: int | None
 
 
 @final
@@ -212,30 +237,26 @@ class ValueCopier:
         tokens = self._spelling.following(word, segment)
         if not tokens:
             return
-        ends = []
-        length = 0
-        for token in tokens:
-            length += len(self._tokens[token])
-            ends.append(length)
+        ends = list(accumulate(len(self._tokens[token]) for token in tokens))
+        copy = _Copy(segment, tokens, ends, place, matcher, words - bool(word.strip()), offset, level)
+        yield DraftCandidate(tokens[0], key, max(min(prior, 0.95), 0.01), partial(self._copied, copy, 0))
 
-        def following(index: int) -> Iterable[DraftCandidate]:
-            at = ends[index]
-            kind = "end" if offset is None else boundary_kind(self._source, offset + at)
-            is_last = index + 1 == len(tokens)
-            if kind is not None and (offset is not None or is_last):
-                probe = matcher.fork()
-                if probe.accept_bytes(segment[:at]) == at:
-                    count = words + len(segment[:at].split()) - bool(word.strip())
-                    after_it = None if offset is None else offset + at
-                    yield from self._end(probe, place, kind, count, level, after_it)
-            if not is_last:
-                # The length of the copy matters as much as the boundary at its end.
-                goes_on = 0.95 if kind is None else max(0.9 - end_prior(kind), 0.05)
-                yield DraftCandidate(
-                    tokens[index + 1], ("copy", kind, min(index, 2)), goes_on, lambda: following(index + 1)
-                )
-
-        yield DraftCandidate(tokens[0], key, max(min(prior, 0.95), 0.01), lambda: following(0))
+    def _copied(self, copy: _Copy, index: int) -> Iterable[DraftCandidate]:
+        """The candidates after a token of a copy."""
+        at, offset = copy.ends[index], copy.offset
+        kind = "end" if offset is None else boundary_kind(self._source, offset + at)
+        is_last = index + 1 == len(copy.tokens)
+        if kind is not None and (offset is not None or is_last):
+            probe = copy.matcher.fork()
+            if probe.accept_bytes(copy.segment[:at]) == at:
+                count = copy.words + len(copy.segment[:at].split())
+                after_it = None if offset is None else offset + at
+                yield from self._end(probe, copy.place, kind, count, copy.level, after_it)
+        if not is_last:
+            # The length of the copy matters as much as the boundary at its end.
+            goes_on = 0.95 if kind is None else max(0.9 - end_prior(kind), 0.05)
+            key = ("copy", kind, min(index, 2))
+            yield DraftCandidate(copy.tokens[index + 1], key, goes_on, partial(self._copied, copy, index + 1))
 
     def _end(
         self, matcher: Matcher, place: FieldPosition, kind: str, words: int, level: int, after: int | None
@@ -277,15 +298,17 @@ class ValueCopier:
         if not tokens:
             return
 
-        def following(index: int) -> Iterable[DraftCandidate]:
-            if index + 1 < len(tokens):
-                yield DraftCandidate(
-                    tokens[index + 1], ("structure", min(index, 2)), 0.96, lambda: following(index + 1)
-                )
-            elif not separator.ends and level < _MAX_FIELDS:
-                yield from self._next_value(matcher, separator, level, after)
+        structure = _Structure(matcher, separator, tokens, level, after)
+        yield DraftCandidate(tokens[0], key, prior, partial(self._after_structure, structure, 0))
 
-        yield DraftCandidate(tokens[0], key, prior, lambda: following(0))
+    def _after_structure(self, structure: _Structure, index: int) -> Iterable[DraftCandidate]:
+        """The candidates after a token of the text between two values."""
+        matcher, separator, tokens, level, after = structure
+        if index + 1 < len(tokens):
+            key = ("structure", min(index, 2))
+            yield DraftCandidate(tokens[index + 1], key, 0.96, partial(self._after_structure, structure, index + 1))
+        elif not separator.ends and level < _MAX_FIELDS:
+            yield from self._next_value(matcher, separator, level, after)
 
     def _next_value(
         self, matcher: Matcher, separator: ValueSeparator, level: int, after: int | None

@@ -30,11 +30,11 @@ def test_each_context_holds_its_path() -> None:
         started.append(Context(toy.model, prompt))
         return started[-1]
 
-    pool = ContextPool(start, len(prompt))
+    pool = ContextPool(len(prompt))
     fresh = run = 0
     for _ in range(300):
         paths = [tuple(rng.choice((1, 2, 4)) for _ in range(rng.randint(0, 4))) for _ in range(rng.randint(1, 3))]
-        contexts = pool.placed(paths)
+        contexts = pool.placed(paths, start)
         assert len({id(context) for context in contexts}) == len(paths)
         for path, context in zip(paths, contexts, strict=True):
             assert context.tokens == (*prompt, *path)

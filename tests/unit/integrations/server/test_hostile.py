@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from typing import Any, cast
 from urllib.parse import urlsplit
 
@@ -329,6 +330,38 @@ def test_at_the_end_answers_are_finished_and_others_refused() -> None:
         assert '"finish_reason":"length"' in answer.text
 
 
+def test_what_is_not_done_in_time_ends_with_an_error(caplog: pytest.LogCaptureFixture) -> None:
+    """A pass does not end: streams end with an event, others with 503, and the log has one line and no traceback."""
+    model = Waits()
+    found: dict[str, Any] = {}
+    asked = [{**ASKED, "stream": True}, ASKED, {**ASKED, "n": 2}]
+    bodies = [json.dumps(body).encode() for body in asked]
+    serving = served(model, grace_s=0.2, max_running=2, on_server=lambda server: found.update(server=server))
+    with ExitStack() as stack, caplog.at_level("WARNING"):
+        with serving as url:
+            answers = [stack.enter_context(connected(url, head(len(body)) + body)) for body in bodies]
+            unfinished = stack.enter_context(connected(url, head(50) + b"{"))
+            while (state := health(url))["running"] + state["waiting"] != 4:
+                time.sleep(0.01)
+        model.go_on.set()
+        stream, *others, half = map(until_closed, [*answers, unfinished])
+    told = {"type": "server_error", "param": None, "code": "shutting_down"}
+    *_, event, done = [line for line in stream.decode().splitlines() if line.startswith("data: ")]
+    assert done == "data: [DONE]"
+    errors = [json.loads(event.removeprefix("data: "))["error"]]
+    for answer in [*others, half]:
+        assert answer.startswith(b"HTTP/1.1 503")
+        errors.append(json.loads(answer.partition(b"\r\n\r\n")[2])["error"])
+    for error in errors:
+        assert error.pop("message").startswith("the server ")
+        assert error == told
+    lines = [(each.name, each.getMessage()) for each in caplog.records if each.exc_info is None]
+    assert len(lines) == len(caplog.records)
+    assert [line for name, line in lines if name == "structgen"] == [
+        "the server ends; answers that were not done in time, and end with an error: 4"
+    ]
+
+
 def test_all_that_leaves_nothing_behind(serve: Callable[..., str]) -> None:
     """200 connections that vanish, half-open streams, bad requests: threads, sessions and tasks are as before."""
     model = HashModel(VOCABULARY, seed=1, max_context=2000)
@@ -349,6 +382,50 @@ def test_all_that_leaves_nothing_behind(serve: Callable[..., str]) -> None:
         time.sleep(0.01)
     assert not left
     assert counted() <= tasks
+
+
+def test_an_answer_is_freed_when_it_ends(serve: Callable[..., str]) -> None:
+    """No object of an answer refers to itself, so none waits for a full collection, which may be minutes away."""
+    url = serve()
+    schema = {"type": "object", "properties": {"a": {"type": "string", "maxLength": 4}, "b": {"type": "boolean"}}}
+    schema["required"] = ["a", "b"]
+    asked = {**ASKED, "max_tokens": 30, "seed": 1}
+    described = {**asked, "response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}}
+    tool = {"type": "function", "function": {"name": "f", "parameters": schema}}
+    bodies: list[dict[str, Any]] = [
+        *(asked, {**asked, "n": 2, "stop": ["e"]}, described, {**described, "stream": True, "logprobs": True}),
+        {**described, "structgen": {"sampler": {"name": "smc", "particles": 2}, "marginals": False}},
+        {**described, "structgen": {"marginals": True, "events": True}},
+        {**asked, "max_tokens": 60, "tools": [tool], "tool_choice": "required"},
+        {**described, "max_tokens": 2},
+        {**asked, "guided_json": {"type": "strin"}},
+    ]
+    responses = {"input": "Who?", "max_output_tokens": 30, "text": {"format": {"type": "json_schema", "name": "x"}}}
+    responses["text"]["format"]["schema"] = schema
+
+    def ask() -> None:
+        for body in bodies:
+            httpx.post(url + CHAT, json=body, timeout=60)
+        assert httpx.post(f"{url}/v1/responses", json=responses, timeout=60).status_code == 200
+        with httpx.stream("POST", url + CHAT, json={**asked, "max_tokens": 400, "stream": True}, timeout=60) as left:
+            next(left.iter_lines())
+        while (state := health(url))["running"] or state["waiting"]:
+            time.sleep(0.01)
+
+    ask()  # what is made once
+    gc.collect()
+    gc.disable()
+    try:
+        ask()
+        gc.set_debug(gc.DEBUG_SAVEALL)
+        gc.collect()
+        of_answers = ("structgen.decode", "structgen.engine", "structgen.models", "structgen.integrations")
+        found = {type(each).__qualname__ for each in gc.garbage if type(each).__module__.startswith(of_answers)}
+    finally:
+        gc.set_debug(0)
+        gc.garbage.clear()
+        gc.enable()
+    assert found <= {"Connection", "_Lingering"}  # uvicorn's connections refer to themselves
 
 
 def counted() -> int:
