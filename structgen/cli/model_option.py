@@ -7,7 +7,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, final
+from typing import TYPE_CHECKING, Any, Final, Literal, final
 
 import click
 
@@ -21,7 +21,16 @@ if TYPE_CHECKING:
     from structgen.models import LanguageModel, Runtime
     from structgen.models.diffusion import DiffusionModel
 
-__all__ = ["EMBEDDED", "RUNTIMES", "NamedOption", "diffusion_model_of", "model_of", "unknown", "vocabulary_of"]
+__all__ = [
+    "EMBEDDED",
+    "RUNTIMES",
+    "NamedOption",
+    "decoder_of",
+    "diffusion_model_of",
+    "model_of",
+    "unknown",
+    "vocabulary_of",
+]
 
 _COMMA: Final = re.compile(r",(?![^()\[\]]*[)\]])")
 """A comma between settings, not within the brackets of a value."""
@@ -129,6 +138,21 @@ def model_of(
 
     with _failures_of(name, progress):
         return load_model(None if name == EMBEDDED else name, device=device, progress=progress, runtime=runtime)
+
+
+def decoder_of(name: str | None, progress: ProgressLine) -> Literal["autoregressive", "diffusion"]:
+    """How a model writes, by its files; ``autoregressive`` where they do not say.
+
+    Raises:
+        Failure: there is no model of this name.
+    """
+    from structgen.models.location import configuration
+    from structgen.models.model_input import fills_canvases
+
+    if name in {None, EMBEDDED}:
+        return "autoregressive"
+    with _failures_of(name, progress):
+        return "diffusion" if fills_canvases(configuration(str(name))) else "autoregressive"
 
 
 def diffusion_model_of(

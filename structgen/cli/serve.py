@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, get_args
 import click
 
 from structgen.cli.command import Command
-from structgen.cli.model_option import EMBEDDED, RUNTIMES, diffusion_model_of, model_of
+from structgen.cli.model_option import EMBEDDED, RUNTIMES, decoder_of, diffusion_model_of, model_of
 from structgen.cli.run_option import Decoder
 from structgen.cli.terminal import DONE, UNUSABLE, Failure, ProgressLine
 from structgen.errors import ModelError
@@ -42,9 +42,7 @@ _LOOPBACK: Final = ("127.0.0.1", "::1", "localhost")
 @click.option(
     "--decoder",
     type=click.Choice(get_args(Decoder)),
-    default="autoregressive",
-    show_default=True,
-    help="The model writes token by token, or it is a diffusion model that fills canvases.",
+    help="The model writes token by token, or it is a diffusion model that fills canvases.  [default: by its files]",
 )
 @click.option("--device", default="auto", show_default=True, help="Where the model runs.")
 @click.option("--runtime", type=click.Choice(RUNTIMES), help="What runs the model.  [default: llama.cpp if it can]")
@@ -74,7 +72,7 @@ _LOOPBACK: Final = ("127.0.0.1", "::1", "localhost")
 def serve(  # noqa: PLR0913  its options
     *,
     model: str | None,
-    decoder: Decoder,
+    decoder: Decoder | None,
     trust_remote_code: bool,
     device: str,
     runtime: Runtime | None,
@@ -111,6 +109,8 @@ def serve(  # noqa: PLR0913  its options
             return diffusion_model_of(model, progress, trust_remote_code=trust_remote_code, device=device)
         return model_of(model or EMBEDDED, progress, device=device, runtime=runtime or "auto")
 
+    if decoder is None:
+        decoder = decoder_of(model, ProgressLine())
     if decoder == "diffusion" and runtime is not None:
         raise click.UsageError("--runtime: torch runs diffusion models; leave it out")
     if decoder == "autoregressive" and trust_remote_code:

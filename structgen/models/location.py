@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import importlib
+import json
 import re
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from structgen.errors import ArgumentError, ModelError, found, install
 from structgen.models.store import FULL_DISK, SourceUnavailable
@@ -25,6 +26,7 @@ __all__ = [
     "Placement",
     "Reach",
     "check_complete",
+    "configuration",
     "download",
     "fetch_weights",
     "find_local",
@@ -161,6 +163,28 @@ def reach(repository: str) -> Reach:
             remedy="check the connection and HF_HUB_OFFLINE; a local model is named by its path, as ./name",
         ) from error
     return Reach.ONLINE
+
+
+def configuration(source: str | Path) -> dict[str, Any]:
+    """The content of a model's config.json; empty where there is none, as of a GGUF file, or it cannot be read.
+
+    Of a model on the hub it is downloaded, unless the hub's local cache has it.
+
+    Raises:
+        ModelError: as ``find_local``.
+    """
+    local = find_local(source)
+    try:
+        if local is None:
+            from huggingface_hub import hf_hub_download
+
+            path = Path(hf_hub_download(str(source), "config.json", etag_timeout=_TIMEOUT_S))
+        else:
+            path = local / "config.json"
+        held = json.loads(path.read_text("utf-8"))
+    except Exception:  # whoever loads the model says what is wrong; the hub's library has many errors
+        return {}
+    return held if isinstance(held, dict) else {}
 
 
 def download(repository: str, files: list[str], folder: Path, progress: Progress) -> None:

@@ -24,8 +24,10 @@ if TYPE_CHECKING:
     from structgen.models.protocol.diffusion import Canvases
 
 __all__ = [
+    "CANVAS_SHIFTS",
     "CanvasLimits",
     "chat_prompt",
+    "fills_canvases",
     "find_mask",
     "free_variables",
     "head_width",
@@ -37,7 +39,21 @@ __all__ = [
     "use_chat_template",
 ]
 
+CANVAS_SHIFTS: Final = {"llada": 0, "lladamoe": 0, "llada_moe": 0, "dream": 1}
+"""The families of diffusion models, by ``model_type`` in lower case: row i of their logits is about position i + shift.
+
+LLaDA 2 (``llada2_moe``) and other models trained with block attention masks are excluded: without the mask their input
+differs from training.
+"""
 _MASK_NAMES: Final = ("<mask>", "[MASK]", "<|mask|>", "<|mdm_mask|>", "<MASK>", "[mask]")
+
+
+def fills_canvases(configuration: Mapping[str, Any]) -> bool:
+    """Whether a model is a diffusion model by its config.json: of one of the families, or a masked language model."""
+    named = configuration.get("architectures")
+    networks = [each for each in named if isinstance(each, str)] if isinstance(named, list) else []
+    is_masked = any(each.endswith("ForMaskedLM") for each in networks)
+    return str(configuration.get("model_type")).lower() in CANVAS_SHIFTS or is_masked
 
 
 def head_width(model: Any) -> int | None:

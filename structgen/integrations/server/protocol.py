@@ -174,6 +174,8 @@ class Options(BaseModel):
         report: add to the response what of the description is enforced, and how.
         trace: each chunk of a stream tells how its tokens came about.
         policy: of a diffusion model, which slots of a canvas are committed together: as ``sampler``.
+        block: of a diffusion model, how many slots are filled before those to their right.
+        reuse: of a diffusion model that keeps keys and values, which slots a pass runs: as ``sampler``.
     """
 
     model_config: ClassVar[ConfigDict] = ConfigDict(extra="forbid", strict=True)
@@ -186,6 +188,8 @@ class Options(BaseModel):
     report: bool = False
     trace: bool = False
     policy: str | dict[str, Any] | None = None
+    block: Annotated[int, Field(ge=1, lt=1 << 31)] | None = None
+    reuse: str | dict[str, Any] | None = None
 
 
 class Message(BaseModel):

@@ -19,7 +19,7 @@ from structgen.integrations.server.metrics import Metrics, record
 from structgen.integrations.server.protocol import APIError
 from structgen.integrations.server.scores import Answer
 from structgen.integrations.server.tools import Form
-from structgen.models.protocol.diffusion import DiffusionModel
+from structgen.models.protocol.diffusion import CachingDenoiser, DiffusionModel
 
 if TYPE_CHECKING:
     from structgen.decode import AnyModel
@@ -62,6 +62,17 @@ class Service:
     def is_diffusion(self) -> bool:
         """Whether the model fills canvases."""
         return isinstance(self.model, DiffusionModel)
+
+    @cached_property
+    def has_reuse(self) -> bool:
+        """Whether a pass can run some slots of a canvas, with keys and values of the others from earlier passes."""
+        if not isinstance(self.model, DiffusionModel):
+            return False
+        denoiser = self.model.start(self.model.vocabulary.eos[:1])
+        try:
+            return isinstance(denoiser, CachingDenoiser)
+        finally:
+            denoiser.close()
 
     @property
     def policy(self) -> JsonPolicy:

@@ -16,7 +16,7 @@ from structgen.grammar.nodes import ANY_CHAR, Repeat, literal, sequence
 from structgen.integrations.server.description import located
 from structgen.integrations.server.protocol import ChatRequest, Options, wrong
 from structgen.integrations.server.runner import Task
-from structgen.methods.catalogue import CANVAS_SAMPLERS, COMMIT_POLICIES, SAMPLERS, made
+from structgen.methods.catalogue import CANVAS_SAMPLERS, COMMIT_POLICIES, REUSES, SAMPLERS, made
 from structgen.models.adjusted import Adjustments
 
 if TYPE_CHECKING:
@@ -69,8 +69,9 @@ def task_of(
     if service.is_diffusion:
         return _canvas_task(service, request, description, tokens, max_tokens, has_scores=top is not None)
     options, sampler = request.structgen or Options(), sampler_of(request)
-    if options.policy is not None:
-        wrong("structgen.policy", "it is of diffusion models; the model writes token by token")
+    for name in ("policy", "block", "reuse"):
+        if getattr(options, name) is not None:
+            wrong(f"structgen.{name}", "it is of diffusion models; the model writes token by token")
     if options.trace and not request.stream:
         wrong("structgen.trace", "it is of chats with stream: true")
     if options.trace and (request.stop or options.sampler is not None):
@@ -202,6 +203,9 @@ def _canvas_task(
     else:
         sampler = Dingo() if request.temperature == 0 else Posterior()
     policy = None if options.policy is None else _method("structgen.policy", options.policy, COMMIT_POLICIES)
+    reuse = None if options.reuse is None else _method("structgen.reuse", options.reuse, REUSES)
+    if reuse is not None and not service.has_reuse:
+        wrong("structgen.reuse", "the model keeps no keys and values of slots; leave it out")
     constraint = service.compiled(description.grammar)
     with located(description.source or "messages"):
         canvas_constraint(constraint, model, None)
@@ -215,7 +219,13 @@ def _canvas_task(
         seed=_seed(request),
         has_events=options.events and description.kind == "json",
         is_json=description.kind == "json",
-        unmasking=Unmasking(canvas=slots, policy=policy, temperature=request.temperature or 1.0),
+        unmasking=Unmasking(
+            canvas=slots,
+            policy=policy,
+            temperature=request.temperature or 1.0,
+            block=options.block,
+            reuse=reuse,
+        ),
     )
 
 

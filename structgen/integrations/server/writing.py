@@ -334,6 +334,8 @@ def filled(model: DiffusionModel, task: Task, unmasking: Unmasking) -> Generator
         policy=unmasking.policy,
         sampler=task.sampler,  # type: ignore[arg-type]  # of canvases, with unmasking
         temperature=unmasking.temperature,
+        block=unmasking.block,
+        reuse=unmasking.reuse,
         seed=task.seed,
     )
     start = _CanvasStart(task)

@@ -18,7 +18,7 @@ import torch
 from structgen.engine.vocabulary import Vocabulary
 from structgen.errors import GenerationError, ModelError, VocabularyError
 from structgen.models.diffusion.torch_slot_logits import CanvasResidence, LiveLogits, picked, slot_logits
-from structgen.models.model_input import CanvasLimits, chat_prompt, head_width, named_eos
+from structgen.models.model_input import CANVAS_SHIFTS, CanvasLimits, chat_prompt, head_width, named_eos
 from structgen.models.torch_logits import is_resident_on
 from structgen.models.transformers.model import written
 from structgen.travel import Live
@@ -77,10 +77,6 @@ def _bytes_of(text: str, decoder: dict[str, int]) -> bytes:
             evidence=f"no byte is spelled {error.args[0]!r}",
         ) from error
 
-
-# The logits row i is about position i + shift, by ``model_type`` in lower case.  LLaDA 2 (``llada2_moe``) and other
-# models trained with block attention masks are excluded: without the mask their input differs from training.
-_SHIFTS: Final = {"llada": 0, "lladamoe": 0, "llada_moe": 0, "dream": 1}
 
 # Names of the maximum number of positions in configurations.
 _CONTEXTS: Final = ("max_sequence_length", "max_position_embeddings")
@@ -400,14 +396,14 @@ def _shift(config: Any, given: int | None, name: str) -> int:
             raise ModelError(f"shift={given!r}", "logits at position i are about position i (0) or i + 1 (1)")
         return int(given)
     family = str(getattr(config, "model_type", "")).lower()
-    if family in _SHIFTS:
-        return _SHIFTS[family]
+    if family in CANVAS_SHIFTS:
+        return CANVAS_SHIFTS[family]
     named = [*(getattr(config, "architectures", None) or ()), *(getattr(config, "auto_map", None) or ())]
     if any(each.endswith("ForMaskedLM") for each in named):
         return 0
     raise ModelError(
         f"model {name!r}",
         "the position that its logits are about is unknown",
-        evidence=f"its model_type is {family!r}; known are {', '.join(_SHIFTS)} and masked language models",
+        evidence=f"its model_type is {family!r}; known are {', '.join(CANVAS_SHIFTS)} and masked language models",
         remedy="pass shift=0 where logits at position i are about i, as LLaDA's, or shift=1 for i + 1, as Dream's",
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from structgen.cli.main import main
@@ -22,3 +24,14 @@ def test_unusable_options_end_the_command(
     pytest.importorskip("starlette")
     assert main(["serve", "--port", "0", *arguments]) == 2
     assert said in capsys.readouterr().err
+
+
+def test_files_decide_which_options_a_model_has(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """``--decoder`` is not needed for a family of diffusion models, and decides where it is given."""
+    pytest.importorskip("starlette")
+    (tmp_path / "config.json").write_text('{"model_type": "llada"}')
+    command = ["serve", "--port", "0", "--model", str(tmp_path)]
+    assert main([*command, "--runtime", "torch"]) == 2
+    assert "--runtime: torch runs diffusion models" in capsys.readouterr().err
+    assert main([*command, "--decoder", "autoregressive", "--trust-remote-code"]) == 2
+    assert "--trust-remote-code: models that write token by token" in capsys.readouterr().err

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from structgen.errors import ModelError
-from structgen.models.location import check_complete, find_local
+from structgen.models.location import check_complete, configuration, find_local
+from structgen.models.model_input import fills_canvases
 
 
 @pytest.fixture
@@ -93,3 +94,24 @@ def test_a_folder_has_weights_and_a_tokenizer(tmp_path: Path, files: tuple[str, 
         return
     with pytest.raises(ModelError, match=f"has a config.json and no {missing}; it holds .*config.json"):
         check_complete(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("config", "is_diffusion"),
+    [
+        ('{"model_type": "LLaDA", "architectures": ["LLaDAModelLM"]}', True),
+        ('{"model_type": "Dream", "architectures": ["DreamModel"]}', True),
+        ('{"model_type": "modernbert", "architectures": ["ModernBertForMaskedLM"]}', True),
+        ('{"model_type": "llada2_moe", "architectures": ["LLaDA2MoeModelLM"]}', False),
+        ('{"model_type": "llama", "architectures": ["LlamaForCausalLM"]}', False),
+        ('{"architectures": 3}', False),
+        ("[1]", False),
+        ("{", False),
+        ("", False),
+    ],
+)
+def test_files_say_how_a_model_writes(models: Path, config: str, is_diffusion: bool) -> None:
+    """Only what is known to fill canvases does; files that cannot be read say nothing, as GGUF files do."""
+    (models / "hf" / "config.json").write_text(config)
+    assert fills_canvases(configuration("hf")) is is_diffusion
+    assert configuration("one") == {}

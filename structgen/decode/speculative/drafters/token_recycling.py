@@ -126,14 +126,15 @@ class TokenRecycling(Drafter):
         """See ``Drafter.start``."""
         return _RecyclingDrafting(self, context, task)
 
-    def look_up(self, vocabulary: Vocabulary) -> TableLookup:
-        """The table of likely tokens.  It does not know the draft: an answer that is done is freed at once."""
 
-        def found(tail: tuple[int, ...], depth: int, position: GrammarPosition) -> TableCandidates:
-            tokens = [token for token in self.store.after(vocabulary, tail[-1]) if position.allows(token)]
-            return TableCandidates(tokens, [self.ranks.rate(depth, rank) for rank in range(len(tokens))])
+def _look_up(drafter: TokenRecycling, vocabulary: Vocabulary) -> TableLookup:
+    """The table of likely tokens; it does not refer to the drafting, which is so freed with its answer."""
 
-        return found
+    def found(tail: tuple[int, ...], depth: int, position: GrammarPosition) -> TableCandidates:
+        tokens = [token for token in drafter.store.after(vocabulary, tail[-1]) if position.allows(token)]
+        return TableCandidates(tokens, [drafter.ranks.rate(depth, rank) for rank in range(len(tokens))])
+
+    return found
 
 
 @final
@@ -151,7 +152,7 @@ class _RecyclingDrafting(Drafting):
         """See ``Drafting.propose``."""
         tokens = context.tokens
         self._learn(tokens[self._start :])
-        self._growth = TableGrowth(state, tokens[-1:], self._drafter.look_up(self._vocabulary))
+        self._growth = TableGrowth(state, tokens[-1:], _look_up(self._drafter, self._vocabulary))
         self._start, self._kind = len(tokens), state.kind
         self._tree = self._drafter.shape.grow(self._growth, budget, kind=state.kind)
         return self._tree

@@ -12,6 +12,7 @@ from typing import Any
 import httpx
 import jsonschema
 import lark
+import numpy as np
 import pytest
 from openai import OpenAI
 from pydantic import BaseModel
@@ -173,6 +174,59 @@ def test_policies_and_samplers_have_names(url: str) -> None:
     assert sorted(passes.values()) == [2, 12]
 
 
+class Caching(HashDiffusion):
+    """A model of noise that keeps what it said of slots, and counts the slots that it runs."""
+
+    def __init__(self) -> None:
+        super().__init__(VOCABULARY, seed=1)
+        self.live: list[int] = []
+
+    def start(self, prompt_ids: Any, /) -> Any:
+        """A denoiser whose slots that are not live say what they said before."""
+        inner, model = super().start(prompt_ids), self
+
+        class Keeping:
+            forwards = property(lambda _: inner.forwards)
+            denoise, close = staticmethod(inner.denoise), staticmethod(inner.close)
+
+            def forget(self) -> None:
+                self.said: Any = None
+
+            def denoise_live(self, canvas: Any, live: Any) -> Any:
+                now = inner.denoise(canvas[None])[0]
+                self.said = now if self.said is None else np.where(live[:, None], now, self.said)
+                model.live.append(int(live.sum()))
+                return self.said.copy()
+
+        return Keeping()
+
+
+def test_blocks_and_reuse_are_those_of_generate(serve: Callable[..., str]) -> None:
+    """A pass runs the slots of a block, after the first one of each block."""
+    model, alone = Caching(), Caching()
+    ways: list[tuple[Any, Any]] = [
+        ({"name": "delayed", "interval": 3}, sg.diffusion.DelayedReuse(interval=3)),
+        ("dual", sg.diffusion.DualReuse()),
+    ]
+    url = serve(model)
+    for named, reuse in ways:
+        body = {"messages": MESSAGES, "regex": "[a-f]{12}", "max_tokens": 12, "seed": 1, "temperature": 0}
+        body["structgen"] = {"block": 4, "reuse": named}
+        answer = httpx.post(f"{url}/v1/chat/completions", json=body, timeout=60).json()
+        grammar = sg.regex("[a-f]{12}")
+        expected = sg.generate(alone, MESSAGES, grammar, max_tokens=12, block=4, reuse=reuse, seed=1)
+        assert answer["choices"][0]["message"]["content"] == expected.text
+    assert model.live == alone.live
+    assert sum(model.live[-12:]) == 3 * (12 + 3 * 4)
+
+
+def test_a_model_that_keeps_nothing_reuses_nothing(serve: Callable[..., str]) -> None:
+    """Streams are refused too, before their status is sent."""
+    body = {"messages": MESSAGES, "max_tokens": 9, "stream": True, "structgen": {"reuse": "dual"}}
+    refused = httpx.post(f"{serve(Slow())}/v1/chat/completions", json=body, timeout=60)
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "structgen.reuse")
+
+
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
@@ -189,6 +243,8 @@ def test_policies_and_samplers_have_names(url: str) -> None:
         ({"structgen": {"sampler": "beam"}}, "structgen.sampler"),
         ({"structgen": {"policy": "fast"}}, "structgen.policy"),
         ({"structgen": {"policy": {"name": "threshold", "confidence": 7}}}, "structgen.policy"),
+        ({"structgen": {"block": 0}}, "structgen.block"),
+        ({"structgen": {"reuse": "all"}}, "structgen.reuse"),
         ({"structgen": {"marginals": True}, "regex": "a|b"}, "structgen.marginals"),
         ({"structgen": {"canonical": True}}, "structgen.canonical"),
         ({"structgen": {"trace": True}, "stream": True}, "structgen.trace"),
@@ -215,10 +271,10 @@ def test_what_makes_no_sense_is_refused_by_name(url: str, fields: dict[str, Any]
 def test_policies_are_of_canvases(serve: Callable[..., str]) -> None:
     """A model that writes token by token refuses them; both say what they are."""
     url = serve()
-    refused = httpx.post(
-        f"{url}/v1/chat/completions", json={"messages": MESSAGES, "structgen": {"policy": "static"}}, timeout=60
-    )
-    assert refused.json()["error"]["param"] == "structgen.policy"
+    for name, value in (("policy", "static"), ("block", 4), ("reuse", "dual")):
+        body = {"messages": MESSAGES, "structgen": {name: value}}
+        refused = httpx.post(f"{url}/v1/chat/completions", json=body, timeout=60)
+        assert refused.json()["error"]["param"] == f"structgen.{name}"
     assert httpx.get(f"{url}/v1/models").json()["data"][0]["structgen"] == {"decoder": "autoregressive"}
 
 
