@@ -20,6 +20,7 @@ from hypothesis import given, settings, strategies as st
 from served_model import VOCABULARY, served
 
 import structgen as sg
+from structgen.integrations.server.listening import listen
 from structgen.integrations.server.protocol import APIError, ChatRequest
 from structgen.integrations.server.runner import Runner
 from structgen.integrations.server.service import Service
@@ -296,6 +297,14 @@ def test_a_client_that_goes_away_ends_an_answer_that_is_no_stream(serve: Callabl
     while health(url)["running"]:
         time.sleep(0.01)
     assert model.passes < 1000
+
+
+def test_parts_of_responses_are_sent_at_once() -> None:
+    """Not when the client's system has confirmed the part before, which takes it 40 ms."""
+    with listen("127.0.0.1", 0) as listening, socket.create_connection(listening.getsockname()) as connecting:
+        connection, _ = listening.accept()
+        with connection, connecting:
+            assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
 def test_a_reader_who_does_not_read_holds_no_place(serve: Callable[..., str]) -> None:
