@@ -153,10 +153,12 @@ def run_batched(
                 finished(index, value)
         finally:
             stopped.set()
-            if batch is not None and any(thread.is_alive() for thread in threads):  # interrupted
+            is_interrupted = any(thread.is_alive() for thread in threads)
+            if batch is not None and is_interrupted:
                 batch.close()
-            for thread in threads:
-                thread.join()
+            if not (is_interrupted and isinstance(model, RemoteModel)):  # whose server may take a minute to answer
+                for thread in threads:
+                    thread.join()
 
 
 @contextmanager

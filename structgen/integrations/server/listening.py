@@ -152,8 +152,8 @@ def listen(host: str, port: int) -> socket.socket:
     """
     family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
     made = socket.create_server((host, port), family=family, backlog=_BACKLOG)
-    # Connections inherit all of these.  asyncio sets the first one only for sockets that name their protocol; without it
-    # the body of a response waits until the client's system confirms its head, 40 ms later.
+    # Connections inherit all of these.  asyncio sets the first one only for sockets that name their protocol.  Without
+    # it the body of a response waits until the client's system confirms its head, 40 ms later.
     made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     if hasattr(socket, "TCP_USER_TIMEOUT"):

@@ -20,6 +20,7 @@ from structgen.frontends.regex import regex
 from structgen.models.protocol import Extension, Logits
 from structgen.models.toy.hash import HashModel
 from structgen.program import program
+from structgen.program.batch_map import run_batched
 
 
 def no_x(value: str) -> str:
@@ -101,6 +102,38 @@ def test_no_items_and_no_batch(json_vocabulary: Vocabulary) -> None:
     assert word.map([], model=HashModel(json_vocabulary)) == []
     with pytest.raises(ValueError, match="batch_size must be at least 1"):
         word.map(["a"], batch_size=0, model=HashModel(json_vocabulary))
+
+
+def test_an_interruption_waits_for_no_server() -> None:
+    """A request that a server has not answered holds up neither the interruption nor the process."""
+    answered, asked = threading.Event(), threading.Event()
+    waiting: list[threading.Thread] = []
+
+    class Remote:
+        name, tries = "remote", 1
+
+        def serve(self, *_: Any, **__: Any) -> Any:
+            raise NotImplementedError
+
+    def run(index: int, _model: object, _stopped: threading.Event) -> int:
+        if index:
+            waiting.append(threading.current_thread())
+            asked.set()
+            answered.wait()
+        else:
+            asked.wait()
+        return index
+
+    def finished(_index: int, _value: int) -> None:
+        raise KeyboardInterrupt
+
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            run_batched(2, run, finished, model=Remote(), batch_size=2)
+        assert waiting[0].is_alive()
+    finally:
+        answered.set()
+        waiting[0].join()
 
 
 def test_an_interruption_stops_all(json_vocabulary: Vocabulary) -> None:
