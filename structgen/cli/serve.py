@@ -127,8 +127,7 @@ def serve(  # noqa: PLR0913  its options
         _ = service.form  # a wrong family ends the command here
         app = application(service, api_key=api_key, allow_origin=allow_origin)
         port = listening.getsockname()[1]
-        if not quiet:
-            _log_requests()
+        _log(only_errors=quiet)
         sys.setswitchinterval(_SWITCH_S)
         gc.collect()
         gc.freeze()  # what is loaded stays: later collections pass only over what requests have made
@@ -155,7 +154,7 @@ def _listening(host: str, port: int) -> socket.socket:
         ) from None
 
 
-def _log_requests() -> None:
+def _log(*, only_errors: bool) -> None:
     """Write what the server logs to standard error: a line for each request, and what went wrong."""
     import logging
 
@@ -164,7 +163,7 @@ def _log_requests() -> None:
     handler = logging.StreamHandler()
     handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
     logger.addHandler(handler)
-    logger.setLevel(logging.INFO)
+    logger.setLevel(logging.ERROR if only_errors else logging.INFO)
 
 
 def _greeting(model: str, host: str, port: int, *, has_key: bool) -> str:

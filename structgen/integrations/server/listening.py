@@ -137,7 +137,7 @@ class Server(uvicorn.Server):
             await asyncio.wait((finished,), timeout=0.1)
         finished.cancel()
         if left := self._runner.end():
-            logger.warning("the server ends; answers that were not done in time, and end with an error: %d", left)
+            logger.error("the server ends; answers that were not done in time, and end with an error: %d", left)
         await super().shutdown(sockets)
         for connection in list(self.server_state.connections):  # of clients that do not read, or still send
             connection.transport.abort()
