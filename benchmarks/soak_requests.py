@@ -319,7 +319,7 @@ def questions(client: Client, rng: random.Random) -> None:
         client.refused(f"/v1/structgen/{rng.choice(['explain', 'sample'])}", asked, {case.refusal})
         return
     source, texts = read(case.kind, case.text), [found["shortest"], found["example"]]
-    size = 80 + len(str(found["shortest"]))
+    size = min(80 + len(str(found["shortest"])), 4096)  # the most that may be asked for
     sampled = client.post("/v1/structgen/sample", {**asked, "n": 4, "max_bytes": size}, {LIMIT, INVALID})
     texts += [] if sampled is None else sampled["strings"]
     texts = [text for text in texts if isinstance(text, str)]
