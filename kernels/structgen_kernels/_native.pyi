@@ -58,6 +58,11 @@ class TokenTrie:
     def max_token_bytes(self) -> int: ...
     @property
     def memory_bytes(self) -> int: ...
+    def nodes(self) -> tuple[NDArray[np.uint8], NDArray[np.uint16], NDArray[np.uint32], NDArray[np.uint32]]:
+        """Return byte and depth of each node in depth-first order, begin, and tokens.
+
+        The tokens that end at node i are at ``[begin[i], begin[i + 1])`` of the last array.
+        """
     @property
     def derived_limit(self) -> int: ...
     def drop_derived(self) -> None: ...
@@ -326,8 +331,13 @@ def fill_mask_trees(
 _Int32 = NDArray[np.int32]
 _UInt8 = NDArray[np.uint8]
 
-def unfold(constraint: Constraint, most_states: int) -> tuple[_Int32, _UInt8, _Int32] | None:
-    """Return transitions ``[states, 256]``, accepting states, and special edges ``[n, 3]``; None beyond the limit."""
+def unfold(
+    constraint: Constraint, most_states: int, most_steps: int
+) -> tuple[int, tuple[_Int32, _UInt8, _Int32] | None]:
+    """Return the steps, and transitions ``[states, 256]``, accepting states, and special edges ``[n, 3]``.
+
+    Beyond a limit, None in place of the tables.
+    """
 
 def unfold_calls(constraint: Constraint, most_states: int) -> tuple[_Int32, _UInt8, _Int32, _Int32] | None:
     """Return transitions, final states, calls ``[n, 3]``, and special edges of the network; None beyond the limit."""
@@ -336,12 +346,24 @@ def called_rules(constraint: Constraint, most_states: int) -> list[tuple[int, st
     """Return the start of each rule that a state of ``unfold_calls`` calls, with its name."""
 
 def token_classes(
-    tokens: TokenTrie, vocabulary_size: int, next: _Int32, most_moves: int
-) -> tuple[_Int32, NDArray[np.uint32], _Int32, _Int32] | None:
-    """Return the class of each token, and the moves of the classes: begin, sources, targets; None beyond the limit."""
+    tokens: TokenTrie, vocabulary_size: int, next: _Int32, most_moves: int, most_steps: int
+) -> tuple[int, tuple[_Int32, NDArray[np.uint32], _Int32, _Int32] | None]:
+    """Return the steps, and the class of each token with the moves of the classes: begin, sources, targets.
+
+    Beyond a limit, None in place of the tables.
+    """
+
+def labelled_edges(moves: _Int32, states: int) -> tuple[_Int32, _Int32, _Int32, NDArray[np.int64], _Int32]:
+    """Return source, target and label of the edges that moves (source, target, class) make, by source, then target.
+
+    The classes of label k are at ``[begin[k], begin[k + 1])`` of the last array; the fourth is ``begin``.
+    """
 
 def equal_futures(next: _Int32, accepting: _UInt8, specials: _Int32) -> _Int32:
     """Return a number for each state of a byte automaton, equal for states of equal futures."""
+
+def minimal_states(next: _Int32, accepting: _UInt8, specials: _Int32) -> tuple[_Int32, _Int32, _Int32]:
+    """Return the transitions of states of different futures, the first state of each, and the new number of each."""
 
 def row_maxima(logits: NDArray[np.float32]) -> NDArray[np.float32]: ...
 
@@ -371,22 +393,31 @@ class ClassLayout:
         uniform: NDArray[np.float64],
     ) -> _Int32: ...
 
-class EdgeGroups:
-    def __init__(
-        self, begin: NDArray[np.int64], source: _Int32, target: _Int32, label: _Int32, states: int, labels: int
-    ) -> None: ...
-    def backward(
-        self, weights: NDArray[np.float64], last: NDArray[np.float64], is_max: bool
-    ) -> NDArray[np.float64]: ...
-    def forward(
-        self, weights: NDArray[np.float64], first: NDArray[np.float64], is_max: bool
-    ) -> NDArray[np.float64]: ...
-    def label_masses(
-        self, forward: NDArray[np.float64], backward: NDArray[np.float64], is_max: bool
-    ) -> NDArray[np.float64]: ...
-    def run(
-        self, weights: NDArray[np.float64], backward: NDArray[np.float64], uniform: NDArray[np.float64]
-    ) -> NDArray[np.int64]: ...
+class ChainEdges:
+    @staticmethod
+    def of(source: _Int32, target: _Int32, label: _Int32, final: _UInt8, labels: int) -> ChainEdges:
+        """Take the edges of an automaton in the order of their sources, after checking them."""
+
+class Chain:
+    @staticmethod
+    def of(edges: ChainEdges, weights: NDArray[np.float64], is_max: bool, max_steps: int) -> Chain:
+        """Compute the backward messages of all reached states, for log weights ``[slots, labels]``."""
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether ``max_steps`` were enough; nothing else of another chain may be read but ``steps``."""
+
+    @property
+    def steps(self) -> int:
+        """Elementary steps, those of ``forward`` and ``label_masses`` among them when they are computed."""
+
+    @property
+    def total(self) -> float: ...
+    def backward(self) -> NDArray[np.float64]: ...
+    def forward(self) -> NDArray[np.float64]: ...
+    def reached(self) -> _UInt8: ...
+    def label_masses(self) -> NDArray[np.float64]: ...
+    def run(self, uniform: NDArray[np.float64]) -> NDArray[np.int64]: ...
 
 _Float64 = NDArray[np.float64]
 

@@ -1,8 +1,12 @@
 // Messages along the slots of a canvas.
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/unique_ptr.h>
 
 #include <algorithm>
 #include <cstdint>
+#include <memory>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -17,86 +21,58 @@ namespace structgen {
 
 namespace {
 
-// The edges of an automaton by what they are grouped by, checked once.
-struct EdgeGroups {
-  std::vector<int64_t> begin;
-  std::vector<int32_t> source, target, label;
-  size_t states, labels;
+std::shared_ptr<ChainEdges> edges_of(const Array<int32_t, 1>& source, const Array<int32_t, 1>& target, const Array<int32_t, 1>& label,
+                                     const Array<uint8_t, 1>& final, size_t labels) {
+  const size_t edges = source.shape(0), states = final.shape(0);
+  check(target.shape(0) == edges && label.shape(0) == edges, "ChainEdges: the shapes do not fit together");
+  check(states > 0 && all_below(flat(source), states) && all_below(flat(target), states), "ChainEdges: a state is out of range");
+  check(all_below(flat(label), labels), "ChainEdges: a label is out of range");
+  check(std::is_sorted(source.data(), source.data() + edges), "ChainEdges: edges must be in the order of their sources");
+  auto made = std::make_shared<ChainEdges>();
+  made->begin.resize(states + 1);
+  for (int32_t state : flat(source)) ++made->begin[static_cast<size_t>(state) + 1];
+  for (size_t state = 0; state < states; ++state) made->begin[state + 1] += made->begin[state];
+  made->target.assign(target.data(), target.data() + edges);
+  made->label.assign(label.data(), label.data() + edges);
+  made->final.assign(final.data(), final.data() + states);
+  made->labels = labels;
+  made->finish(flat(source));
+  return made;
+}
 
-  Grouped edges() const { return {begin, source, target, label}; }
-
-  Weights weights(const Array<double, 2>& values) const {
-    check(values.shape(1) == labels, "EdgeGroups: there must be a weight for each label");
-    return {flat(values), values.shape(0), values.shape(1)};
-  }
-
-  void check_messages(const Array<double, 2>& messages, size_t slots) const {
-    check(messages.shape(0) == slots + 1 && messages.shape(1) == states, "EdgeGroups: the messages have another shape");
-  }
-
-  // Messages whose row `given` is `ends`.
-  nb::object messages(const Array<double, 2>& values, const Array<double, 1>& ends, bool is_max, bool is_forward) const {
-    const Weights log_weights = weights(values);
-    check(ends.shape(0) == states && begin.size() == states + 1, "EdgeGroups: edges must be grouped by states");
-    std::vector<double> made((log_weights.slots + 1) * states);
-    std::copy_n(ends.data(), states, made.data() + (is_forward ? 0 : log_weights.slots * states));
-    {
-      nb::gil_scoped_release release;
-      (is_forward ? forward_messages : backward_messages)(log_weights, edges(), is_max, made.data());
-    }
-    return to_numpy(std::move(made), {log_weights.slots + 1, states});
-  }
-};
+template <class Make>
+auto without_gil(Make make) {
+  nb::gil_scoped_release release;
+  return make();
+}
 
 }  // namespace
 
 void bind_chain(nb::module_& m) {
-  nb::class_<EdgeGroups>(m, "EdgeGroups")
-      .def("__init__",
-           [](EdgeGroups* self, const Array<int64_t, 1>& begin, const Array<int32_t, 1>& source, const Array<int32_t, 1>& target,
-              const Array<int32_t, 1>& label, size_t states, size_t labels) {
-             const size_t edges = source.shape(0);
-             check(target.shape(0) == edges && label.shape(0) == edges, "EdgeGroups: the shapes do not fit together");
-             check(states > 0 && all_below(flat(source), states) && all_below(flat(target), states), "EdgeGroups: a state is out of range");
-             check(all_below(flat(label), labels), "EdgeGroups: a label is out of range");
-             const auto groups = flat(begin);
-             check(!groups.empty() && groups.front() == 0 && groups.back() == static_cast<int64_t>(edges) && std::is_sorted(groups.begin(), groups.end()),
-                   "EdgeGroups: the groups are not those of the edges");
-             const auto copied = [](const Array<int32_t, 1>& of) { return std::vector<int32_t>(of.data(), of.data() + of.size()); };
-             new (self) EdgeGroups{{groups.begin(), groups.end()}, copied(source), copied(target), copied(label), states, labels};
-           },
-           "begin"_a.noconvert(), "source"_a.noconvert(), "target"_a.noconvert(), "label"_a.noconvert(), "states"_a, "labels"_a)
-      .def("backward", [](const EdgeGroups& self, const Array<double, 2>& weights, const Array<double, 1>& last,
-                          bool is_max) { return self.messages(weights, last, is_max, false); },
-           "weights"_a.noconvert(), "last"_a.noconvert(), "is_max"_a)
-      .def("forward", [](const EdgeGroups& self, const Array<double, 2>& weights, const Array<double, 1>& first,
-                         bool is_max) { return self.messages(weights, first, is_max, true); },
-           "weights"_a.noconvert(), "first"_a.noconvert(), "is_max"_a)
+  nb::class_<ChainEdges>(m, "ChainEdges")
+      .def_static("of", &edges_of, "source"_a.noconvert(), "target"_a.noconvert(), "label"_a.noconvert(), "final"_a.noconvert(), "labels"_a);
+  nb::class_<Chain>(m, "Chain")
+      .def_static("of",
+                  [](std::shared_ptr<ChainEdges> edges, const Array<double, 2>& weights, bool is_max, size_t max_steps) {
+                    check(weights.shape(1) == edges->labels, "Chain: there must be a weight for each label");
+                    return without_gil([&] { return std::make_unique<Chain>(edges, flat(weights), weights.shape(0), is_max, max_steps); });
+                  },
+                  "edges"_a, "weights"_a.noconvert(), "is_max"_a, "max_steps"_a)
+      .def_prop_ro("is_complete", &Chain::is_complete)
+      .def_prop_ro("steps", &Chain::steps)
+      .def_prop_ro("total", &Chain::total)
+      .def("backward", [](const Chain& self) { return to_numpy(self.backward(), {self.slots() + 1, self.edges().states()}); })
+      .def("forward",
+           [](Chain& self) { return to_numpy(without_gil([&] { return self.forward(); }), {self.slots() + 1, self.edges().states()}); })
+      .def("reached", [](const Chain& self) { return to_numpy(self.reached(), {self.slots() + 1, self.edges().states()}); })
       .def("label_masses",
-           [](const EdgeGroups& self, const Array<double, 2>& forward, const Array<double, 2>& backward, bool is_max) {
-             check(forward.shape(0) > 0 && self.begin.size() == self.labels + 1, "EdgeGroups: edges must be grouped by labels");
-             const size_t slots = forward.shape(0) - 1;
-             self.check_messages(forward, slots);
-             self.check_messages(backward, slots);
-             std::vector<double> made(slots * self.labels);
-             {
-               nb::gil_scoped_release release;
-               label_masses(slots, self.states, self.edges(), flat(forward), flat(backward), is_max, made.data());
-             }
-             return to_numpy(std::move(made), {slots, self.labels});
-           },
-           "forward"_a.noconvert(), "backward"_a.noconvert(), "is_max"_a)
+           [](Chain& self) { return to_numpy(without_gil([&] { return self.label_masses(); }), {self.slots(), self.edges().labels}); })
       .def("run",
-           [](const EdgeGroups& self, const Array<double, 2>& values, const Array<double, 2>& backward, const Array<double, 1>& uniform) {
-             const Weights weights = self.weights(values);
-             check(self.begin.size() == self.states + 1, "EdgeGroups: edges must be grouped by states");
-             self.check_messages(backward, weights.slots);
-             check(uniform.shape(0) == 0 || uniform.shape(0) == weights.slots, "EdgeGroups: there must be a number for each slot");
-             std::vector<int64_t> made(weights.slots);
-             run_chain(weights, self.states, self.edges(), flat(backward), flat(uniform), made.data());
-             return to_numpy(std::move(made), {weights.slots});
+           [](const Chain& self, const Array<double, 1>& uniform) {
+             check(uniform.shape(0) == 0 || uniform.shape(0) == self.slots(), "Chain: there must be a number for each slot");
+             return to_numpy(self.run(flat(uniform)), {self.slots()});
            },
-           "weights"_a.noconvert(), "backward"_a.noconvert(), "uniform"_a.noconvert());
+           "uniform"_a.noconvert());
 }
 
 }  // namespace structgen

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/limits.h"
+#include "bindings/arrays.h"
 #include "bindings/bindings.h"
 #include "bindings/text.h"
 #include "masks/engine.h"
@@ -48,6 +49,13 @@ void bind_token_trie(nb::module_& m) {
       .def_prop_ro("node_count", [](const TokenTrie& self) { return self.trie().size(); })
       .def_prop_ro("max_token_bytes", [](const TokenTrie& self) { return self.trie().max_depth; })
       .def_prop_ro("memory_bytes", &TokenTrie::bytes)
+      .def("nodes",
+           [](const TokenTrie& self) {
+             const Trie& trie = self.trie();
+             const size_t nodes = trie.size(), tokens = trie.tokens.size();
+             return nb::make_tuple(to_numpy(std::vector(trie.byte), {nodes}), to_numpy(std::vector(trie.depth), {nodes}),
+                                   to_numpy(std::vector(trie.token_begin), {nodes + 1}), to_numpy(std::vector(trie.tokens), {tokens}));
+           })
       .def_prop_ro("derived_limit", &TokenTrie::derived_limit)
       .def("drop_derived", &TokenTrie::drop_derived, nb::call_guard<nb::gil_scoped_release>());
 }

@@ -23,13 +23,6 @@ namespace structgen {
 
 namespace {
 
-nb::object table(const std::vector<std::array<int32_t, 256>>& rows) {
-  std::vector<int32_t> flat;
-  flat.reserve(rows.size() * 256);
-  for (const auto& row : rows) flat.insert(flat.end(), row.begin(), row.end());
-  return to_numpy(std::move(flat), {rows.size(), 256});
-}
-
 nb::object triples(const std::vector<std::tuple<uint32_t, uint32_t, uint32_t>>& rows) {
   std::vector<int32_t> flat;
   for (const auto& [a, b, c] : rows)
@@ -37,7 +30,8 @@ nb::object triples(const std::vector<std::tuple<uint32_t, uint32_t, uint32_t>>& 
   return to_numpy(std::move(flat), {rows.size(), 3});
 }
 
-nb::object classes_of_tokens(const TokenTrie& tokens, size_t vocabulary_size, const Array<int32_t, 2>& next, size_t max_moves) {
+// None for the tables beyond a limit.
+nb::object classes_of_tokens(const TokenTrie& tokens, size_t vocabulary_size, const Array<int32_t, 2>& next, size_t max_moves, size_t max_steps) {
   check(next.shape(1) == 256, "token_classes: a row of the table has 256 targets");
   check(vocabulary_size >= tokens.size(), "token_classes: vocabulary size is below the number of tokens");
   const size_t states = next.shape(0);
@@ -45,48 +39,89 @@ nb::object classes_of_tokens(const TokenTrie& tokens, size_t vocabulary_size, co
   TokenClasses made;
   {
     nb::gil_scoped_release release;
-    made = token_classes(tokens, vocabulary_size, flat(next), states, max_moves);
+    made = token_classes(tokens, vocabulary_size, flat(next), states, max_moves, max_steps);
   }
-  if (!made.complete) return nb::object(nb::none());
+  if (!made.complete) return nb::make_tuple(made.steps, nb::none());
   const size_t size = made.of.size(), begins = made.begin.size(), moves = made.sources.size();
-  return nb::object(nb::make_tuple(to_numpy(std::move(made.of), {size}), to_numpy(std::move(made.begin), {begins}),
-                                   to_numpy(std::move(made.sources), {moves}), to_numpy(std::move(made.targets), {moves})));
+  return nb::make_tuple(made.steps, nb::make_tuple(to_numpy(std::move(made.of), {size}), to_numpy(std::move(made.begin), {begins}),
+                                                   to_numpy(std::move(made.sources), {moves}), to_numpy(std::move(made.targets), {moves})));
 }
 
-nb::object futures_of_states(const Array<int32_t, 2>& next, const Array<uint8_t, 1>& accepting, const Array<int32_t, 2>& specials) {
-  const size_t states = accepting.shape(0);
-  check(next.shape(0) == states && next.shape(1) == 256 && specials.shape(1) == 3, "equal_futures: the shapes do not fit together");
-  const auto bound = static_cast<int64_t>(states);
-  for (int32_t target : flat(next)) check(target < bound, "equal_futures: a target is out of range");
-  std::vector<std::array<int32_t, 3>> edges;
-  for (size_t i = 0; i < specials.shape(0); ++i) {
-    edges.push_back({specials(i, 0), specials(i, 1), specials(i, 2)});
-    for (int32_t state : {edges.back()[0], edges.back()[2]})
-      check(0 <= state && state < bound, "equal_futures: a state is out of range");
+// Checked tables of an automaton over bytes.
+struct ByteTables {
+  std::span<const int32_t> next;
+  std::span<const uint8_t> accepting;
+  std::vector<std::array<int32_t, 3>> specials;
+
+  ByteTables(const Array<int32_t, 2>& table, const Array<uint8_t, 1>& ends, const Array<int32_t, 2>& others) : next(flat(table)), accepting(flat(ends)) {
+    const size_t states = accepting.size();
+    check(table.shape(0) == states && table.shape(1) == 256 && others.shape(1) == 3, "equal_futures: the shapes do not fit together");
+    const auto bound = static_cast<int64_t>(states);
+    for (int32_t target : next) check(target < bound, "equal_futures: a target is out of range");
+    for (size_t i = 0; i < others.shape(0); ++i) {
+      specials.push_back({others(i, 0), others(i, 1), others(i, 2)});
+      for (int32_t state : {specials.back()[0], specials.back()[2]})
+        check(0 <= state && state < bound, "equal_futures: a state is out of range");
+    }
   }
+};
+
+nb::object futures_of_states(const Array<int32_t, 2>& next, const Array<uint8_t, 1>& accepting, const Array<int32_t, 2>& specials) {
+  const ByteTables tables(next, accepting, specials);
   std::vector<int32_t> made;
   {
     nb::gil_scoped_release release;
-    made = equal_futures(flat(next), flat(accepting), edges);
+    made = equal_futures(tables.next, tables.accepting, tables.specials);
   }
-  return to_numpy(std::move(made), {states});
+  return to_numpy(std::move(made), {tables.accepting.size()});
+}
+
+nb::object minimal_tables(const Array<int32_t, 2>& next, const Array<uint8_t, 1>& accepting, const Array<int32_t, 2>& specials) {
+  const ByteTables tables(next, accepting, specials);
+  MinimalStates made;
+  {
+    nb::gil_scoped_release release;
+    made = minimal_states(tables.next, tables.accepting, tables.specials);
+  }
+  const size_t states = made.kept.size();
+  return nb::make_tuple(to_numpy(std::move(made.next), {states, 256}), to_numpy(std::move(made.kept), {states}),
+                        to_numpy(std::move(made.number), {tables.accepting.size()}));
+}
+
+nb::object edges_of_moves(const Array<int32_t, 2>& moves, size_t states) {
+  check(moves.shape(1) == 3, "labelled_edges: a move is a source, a target and a class");
+  std::vector<std::array<int32_t, 3>> rows(moves.shape(0));
+  for (size_t i = 0; i < rows.size(); ++i) {
+    rows[i] = {moves(i, 0), moves(i, 1), moves(i, 2)};
+    for (size_t at : {0, 1})
+      check(0 <= rows[i][at] && static_cast<size_t>(rows[i][at]) < states, "labelled_edges: a state is out of range");
+  }
+  LabelledEdges made;
+  {
+    nb::gil_scoped_release release;
+    made = labelled_edges(rows, states);
+  }
+  const size_t edges = made.source.size(), begins = made.label_begin.size(), classes = made.label_class.size();
+  return nb::make_tuple(to_numpy(std::move(made.source), {edges}), to_numpy(std::move(made.target), {edges}), to_numpy(std::move(made.label), {edges}),
+                        to_numpy(std::move(made.label_begin), {begins}), to_numpy(std::move(made.label_class), {classes}));
 }
 
 }  // namespace
 
 void bind_unfolding(nb::module_& m) {
   m.def("unfold",
-        [](const Constraint& constraint, size_t max_states) {
+        [](const Constraint& constraint, size_t max_states, size_t max_steps) {
           ByteAutomaton made;
           {
             nb::gil_scoped_release release;
-            made = constraint.exclusively([&](Home& here) { return unfold(here.engine->machine(), here.start(), max_states); });
+            made = constraint.exclusively([&](Home& here) { return unfold(here.engine->machine(), here.start(), max_states, max_steps); });
           }
-          if (!made.complete) return nb::object(nb::none());
-          const size_t states = made.next.size();
-          return nb::object(nb::make_tuple(table(made.next), to_numpy(std::move(made.accepting), {states}), triples(made.specials)));
+          if (!made.complete) return nb::make_tuple(made.steps, nb::none());
+          const size_t states = made.accepting.size();
+          return nb::make_tuple(made.steps, nb::make_tuple(to_numpy(std::move(made.next), {states, 256}),
+                                                           to_numpy(std::move(made.accepting), {states}), triples(made.specials)));
         },
-        "constraint"_a, "most_states"_a);
+        "constraint"_a, "most_states"_a, "most_steps"_a);
   m.def("unfold_calls",
         [](const Constraint& constraint, size_t max_states) {
           ByteNetwork made;
@@ -96,8 +131,9 @@ void bind_unfolding(nb::module_& m) {
                 [&](Home& here) { return unfold_calls(here.engine->machine().automaton(), here.term, max_states); });
           }
           if (!made.complete) return nb::object(nb::none());
-          const size_t states = made.next.size();
-          return nb::object(nb::make_tuple(table(made.next), to_numpy(std::move(made.final), {states}), triples(made.calls), triples(made.specials)));
+          const size_t states = made.final.size();
+          return nb::object(nb::make_tuple(to_numpy(std::move(made.next), {states, 256}), to_numpy(std::move(made.final), {states}),
+                                           triples(made.calls), triples(made.specials)));
         },
         "constraint"_a, "most_states"_a);
   m.def("called_rules",
@@ -113,8 +149,10 @@ void bind_unfolding(nb::module_& m) {
           return names;
         },
         "constraint"_a, "most_states"_a);
-  m.def("token_classes", &classes_of_tokens, "tokens"_a, "vocabulary_size"_a, "next"_a.noconvert(), "most_moves"_a);
+  m.def("token_classes", &classes_of_tokens, "tokens"_a, "vocabulary_size"_a, "next"_a.noconvert(), "most_moves"_a, "most_steps"_a);
   m.def("equal_futures", &futures_of_states, "next"_a.noconvert(), "accepting"_a.noconvert(), "specials"_a.noconvert());
+  m.def("minimal_states", &minimal_tables, "next"_a.noconvert(), "accepting"_a.noconvert(), "specials"_a.noconvert());
+  m.def("labelled_edges", &edges_of_moves, "moves"_a.noconvert(), "states"_a);
 }
 
 }  // namespace structgen

@@ -73,7 +73,8 @@ class ChartTable {
 
  private:
   struct Freed {
-    void operator()(double* data) const { std::free(data); }
+    size_t mapped;  // bytes; 0 for memory of the heap
+    void operator()(double* data) const;
   };
   size_t slots_;
   std::vector<size_t> offsets_;

@@ -11,11 +11,7 @@ namespace structgen {
 
 namespace {
 
-constexpr std::array<int32_t, 256> kNowhere = [] {
-  std::array<int32_t, 256> row{};
-  row.fill(-1);
-  return row;
-}();
+constexpr size_t kStateSteps = 256, kByteSteps = 4;  // to make a state and a byte that it reads, and to minimise them
 
 // Gives ids in the order of first sight.
 class Numbering {
@@ -97,23 +93,41 @@ class Refinable {
   std::vector<Set> sets_;
 };
 
-// One byte of each kind that all states treat alike.
-std::vector<uint32_t> different_bytes(std::span<const int32_t> next) {
-  std::vector<uint32_t> result;
-  const size_t states = next.size() / 256;
-  std::array<uint64_t, 256> hashes{};
-  for (size_t state = 0; state < states; ++state)
-    for (size_t byte = 0; byte < 256; ++byte) hashes[byte] = (hashes[byte] ^ static_cast<uint32_t>(next[state * 256 + byte])) * 0xFF51AFD7ED558CCD + (hashes[byte] >> 29);
-  for (uint32_t byte = 0; byte < 256; ++byte) {
-    const auto is_same = [&](uint32_t other) {
-      if (hashes[byte] != hashes[other]) return false;
-      for (size_t state = 0; state < states; ++state)
-        if (next[state * 256 + byte] != next[state * 256 + other]) return false;
-      return true;
-    };
-    if (std::none_of(result.begin(), result.end(), is_same)) result.push_back(byte);
+// The kinds of bytes that all states treat alike, in the order of their first bytes.
+struct ByteKinds {
+  explicit ByteKinds(std::span<const int32_t> next) {
+    std::array<uint8_t, 256> first{};  // of the bytes that are treated like each
+    for (size_t row = 0; row < next.size(); row += 256) {
+      const int32_t* targets = next.data() + row;
+      unsigned differs = 0;
+      for (size_t byte = 0; byte < 256; ++byte) differs |= targets[byte] != targets[first[byte]];
+      if (differs) split(targets, first);
+    }
+    for (unsigned byte = 0; byte < 256; ++byte) {
+      if (first[byte] == byte) firsts.push_back(static_cast<uint8_t>(byte));
+      of[byte] = static_cast<uint8_t>(std::find(firsts.begin(), firsts.end(), first[byte]) - firsts.begin());
+    }
   }
-  return result;
+  size_t size() const { return firsts.size(); }
+
+  std::vector<uint8_t> firsts;
+  std::array<uint8_t, 256> of{};
+
+ private:
+  static void split(const int32_t* targets, std::array<uint8_t, 256>& first) {
+    const std::array<uint8_t, 256> before = first;
+    for (size_t byte = 0; byte < 256; ++byte)
+      for (size_t other = 0; other <= byte; ++other)
+        if (before[other] == before[byte] && targets[other] == targets[byte]) {
+          first[byte] = static_cast<uint8_t>(other);
+          break;
+        }
+  }
+};
+
+uint64_t mixed(uint64_t hash, uint64_t value) {
+  hash = (hash ^ value) * 0xFF51AFD7ED558CCD;
+  return hash ^ hash >> 32;
 }
 
 }  // namespace
@@ -128,7 +142,7 @@ std::vector<int32_t> equal_futures(std::span<const int32_t> next, std::span<cons
     heads.push_back(static_cast<uint32_t>(head));
   };
   uint32_t kinds = 0;
-  for (uint32_t byte : different_bytes(next)) {
+  for (uint8_t byte : ByteKinds(next).firsts) {
     for (uint32_t state = 0; state < states; ++state)
       if (next[size_t{state} * 256 + byte] >= 0) add(state, kinds, next[size_t{state} * 256 + byte]);
     ++kinds;
@@ -161,23 +175,56 @@ std::vector<int32_t> equal_futures(std::span<const int32_t> next, std::span<cons
   return result;
 }
 
-ByteAutomaton unfold(Machine& machine, NodeId start, size_t max_states) {
+MinimalStates minimal_states(std::span<const int32_t> next, std::span<const uint8_t> accepting,
+                             std::span<const std::array<int32_t, 3>> specials) {
+  const std::vector<int32_t> futures = equal_futures(next, accepting, specials);
+  MinimalStates result;
+  std::vector<int32_t> number_of(futures.size(), -1);  // of the states of a future
+  result.number.resize(futures.size());
+  for (size_t state = 0; state < futures.size(); ++state) {
+    int32_t& number = number_of[static_cast<size_t>(futures[state])];
+    if (number < 0) {
+      number = static_cast<int32_t>(result.kept.size());
+      result.kept.push_back(static_cast<int32_t>(state));
+    }
+    result.number[state] = number;
+  }
+  result.next.resize(result.kept.size() * 256);
+  for (size_t row = 0; row < result.kept.size(); ++row) {
+    const int32_t* targets = next.data() + static_cast<size_t>(result.kept[row]) * 256;
+    for (size_t byte = 0; byte < 256; ++byte)
+      result.next[row * 256 + byte] = targets[byte] < 0 ? -1 : result.number[static_cast<size_t>(targets[byte])];
+  }
+  return result;
+}
+
+ByteAutomaton unfold(Machine& machine, NodeId start, size_t max_states, size_t max_steps) {
   ByteAutomaton result;
   Numbering number;
   number[start];
   for (uint32_t state = 0; state < number.size(); ++state) {
-    if (number.size() > max_states) {
+    if (number.size() > max_states || result.steps > max_steps) {
       result.complete = false;
       return result;
     }
-    machine.automaton().meter().steps = 0;  // the number of states is what bounds the work
+    machine.automaton().meter().steps = 0;  // the table is what is counted, so that what the engine has made makes no difference
     const NodeId node = number.id(state);
-    auto& row = result.next.emplace_back(kNowhere);
+    const size_t begin = result.next.size();
+    result.next.insert(result.next.end(), 256, -1);
+    int32_t* row = result.next.data() + begin;
     const ByteSet live = machine[node].live;
     result.accepting.push_back(machine[node].accepting);
+    result.steps += kStateSteps;
+    NodeId last = kDeadNode;  // bytes next to each other mostly lead to the same node
+    int32_t last_number = -1;
     live.for_each([&](uint8_t byte) {
       const NodeId target = machine.step(node, byte);
-      if (target != kDeadNode && machine[target].distance < kInfinite) row[byte] = static_cast<int32_t>(number[target]);
+      result.steps += kByteSteps;
+      if (target != last) {
+        last = target;
+        last_number = target != kDeadNode && machine[target].distance < kInfinite ? static_cast<int32_t>(number[target]) : -1;
+      }
+      row[byte] = last_number;
     });
     if (machine[node].has_token_sets) throw std::invalid_argument("a set of tokens as symbols has no automaton over bytes");
     for (uint32_t token : machine.specials(node)) {
@@ -200,7 +247,9 @@ ByteNetwork unfold_calls(Automaton& automaton, TermId term, size_t max_states) {
     }
     automaton.meter().steps = 0;
     const StateId id = number.id(state);
-    auto& row = result.next.emplace_back(kNowhere);
+    const size_t begin = result.next.size();
+    result.next.insert(result.next.end(), 256, -1);
+    int32_t* row = result.next.data() + begin;
     const auto alive = [&](StateId target) { return target != kDead && automaton[target].distance < kInfinite; };
     const State& held = automaton.expanded(id);
     result.final.push_back(held.final);
@@ -226,68 +275,175 @@ ByteNetwork unfold_calls(Automaton& automaton, TermId term, size_t max_states) {
   return result;
 }
 
+namespace {
+
+// What strings do in all states of an automaton, each different effect once: the states in which a string is alive, and
+// where it leads from each.  Most strings have the effect of another one, so few effects are computed.
+class Effects {
+ public:
+  static constexpr uint32_t kDead = UINT32_MAX;
+
+  Effects(std::span<const int32_t> next, size_t states) : kinds_(next), columns_(kinds_.size()) {
+    for (size_t kind = 0; kind < kinds_.size(); ++kind) {
+      columns_[kind].reserve(states);
+      for (size_t state = 0; state < states; ++state) columns_[kind].push_back(next[state * 256 + kinds_.firsts[kind]]);
+    }
+    for (size_t state = 0; state < states; ++state) {
+      sources_.push_back(static_cast<int32_t>(state));
+      targets_.push_back(static_cast<int32_t>(state));
+    }
+    steps_ = states * (kinds_.size() + 32) / 8;
+    add();
+  }
+
+  uint32_t start() const { return 0; }
+  uint32_t after(uint32_t effect, uint8_t byte) {
+    const size_t kind = kinds_.of[byte];
+    const uint32_t known = after_[effect * kinds_.size() + kind];
+    if (known != kUnknown) return known;
+    const uint32_t made = step(effect, columns_[kind]);
+    return after_[effect * kinds_.size() + kind] = made;
+  }
+  std::span<const int32_t> sources(uint32_t effect) const { return std::span(sources_).subspan(begin_[effect], begin_[effect + 1] - begin_[effect]); }
+  std::span<const int32_t> targets(uint32_t effect) const { return std::span(targets_).subspan(begin_[effect], begin_[effect + 1] - begin_[effect]); }
+  size_t size() const { return begin_.size() - 1; }
+  size_t moves() const { return sources_.size(); }
+  size_t steps() const { return steps_; }
+
+ private:
+  static constexpr uint32_t kUnknown = UINT32_MAX - 1;
+
+  uint32_t step(uint32_t effect, const std::vector<int32_t>& column) {
+    const size_t begin = begin_.back();
+    uint64_t hash = 0;
+    steps_ += 2 + (begin_[effect + 1] - begin_[effect]) / 3;
+    for (size_t i = begin_[effect]; i < begin_[effect + 1]; ++i) {
+      const int32_t target = column[static_cast<size_t>(targets_[i])];
+      if (target < 0) continue;
+      sources_.push_back(sources_[i]);
+      targets_.push_back(target);
+      hash = mixed(hash, uint64_t{static_cast<uint32_t>(sources_.back())} << 32 | static_cast<uint32_t>(target));
+    }
+    if (sources_.size() == begin) return kDead;
+    std::vector<uint32_t>& same_hash = known_[hash];
+    for (uint32_t one : same_hash)
+      if (std::ranges::equal(sources(one), std::span(sources_).subspan(begin)) && std::ranges::equal(targets(one), std::span(targets_).subspan(begin))) {
+        sources_.resize(begin);
+        targets_.resize(begin);
+        return one;
+      }
+    same_hash.push_back(static_cast<uint32_t>(size()));
+    return add();
+  }
+
+  uint32_t add() {
+    begin_.push_back(sources_.size());
+    after_.insert(after_.end(), kinds_.size(), kUnknown);
+    steps_ += kinds_.size() / 8;
+    return static_cast<uint32_t>(size() - 1);
+  }
+
+  ByteKinds kinds_;
+  std::vector<std::vector<int32_t>> columns_;  // the state after a byte of each kind
+  std::vector<size_t> begin_{0};
+  std::vector<int32_t> sources_, targets_;
+  std::vector<uint32_t> after_;
+  std::unordered_map<uint64_t, std::vector<uint32_t>> known_;  // effects by the hash of their moves
+  size_t steps_ = 0;
+};
+
+}  // namespace
+
 TokenClasses token_classes(const TokenTrie& tokens, size_t vocabulary_size, std::span<const int32_t> next, size_t states,
-                           size_t max_moves) {
-  struct Move {
-    int32_t source, target;
-    bool operator==(const Move&) const = default;
-  };
+                           size_t max_moves, size_t max_steps) {
+  constexpr size_t kNodesPerStep = 4, kKept = 4;
   const Trie& trie = tokens.trie();
   TokenClasses result;
   result.of.assign(vocabulary_size, 0);
   result.begin = {0, 0};
-  std::unordered_map<uint64_t, std::vector<int32_t>> known;  // classes by the hash of their moves
-  const auto class_of = [&](const std::vector<Move>& moves) -> int32_t {
-    uint64_t hash = 0x9E3779B97F4A7C15;
-    for (const Move& move : moves) {
-      hash ^= uint64_t{static_cast<uint32_t>(move.source)} << 32 | static_cast<uint32_t>(move.target);
-      hash *= 0xFF51AFD7ED558CCD;
-      hash ^= hash >> 32;
-    }
-    std::vector<int32_t>& same_hash = known[hash];
-    for (int32_t one : same_hash) {
-      const size_t begin = result.begin[static_cast<size_t>(one)];
-      if (result.begin[static_cast<size_t>(one) + 1] - begin != moves.size()) continue;
-      bool equal = true;
-      for (size_t i = 0; equal && i < moves.size(); ++i)
-        equal = result.sources[begin + i] == moves[i].source && result.targets[begin + i] == moves[i].target;
-      if (equal) return one;
-    }
-    const auto made = static_cast<int32_t>(result.begin.size() - 1);
-    for (const Move& move : moves) {
-      result.sources.push_back(move.source);
-      result.targets.push_back(move.target);
-    }
-    result.begin.push_back(static_cast<uint32_t>(result.sources.size()));
-    same_hash.push_back(made);
-    return made;
-  };
-  std::vector<std::vector<Move>> alive(size_t{trie.max_depth} + 1);  // by depth: the path to the node that is looked at
-  for (size_t state = 0; state < states; ++state) {
-    const auto id = static_cast<int32_t>(state);
-    alive[0].push_back({id, id});
-  }
-  for (uint32_t node = 1; node < trie.size();) {
+  Effects effects(next, states);
+  std::vector<int32_t> class_of;  // of an effect
+  std::vector<uint32_t> path(size_t{trie.max_depth} + 1, effects.start());
+  size_t nodes = 0;
+  for (uint32_t node = 1; node < trie.size(); ++nodes) {
     const uint16_t depth = trie.depth[node];
-    std::vector<Move>& here = alive[depth];
-    here.clear();
-    for (const Move& move : alive[depth - 1u]) {
-      const int32_t target = next[static_cast<size_t>(move.target) * 256 + trie.byte[node]];
-      if (target >= 0) here.push_back({move.source, target});
+    const uint32_t effect = effects.after(path[depth - 1u], trie.byte[node]);
+    result.steps = effects.steps() + nodes / kNodesPerStep + result.sources.size() / 8;
+    if (effects.moves() > kKept * max_moves + states || result.sources.size() > max_moves || result.steps > max_steps) {
+      result.complete = false;
+      return result;
     }
-    if (here.empty()) {
+    path[depth] = effect;
+    if (effect == Effects::kDead) {
       node = trie.end[node];
       continue;
     }
     if (const auto ending = trie.tokens_at(node); !ending.empty()) {
-      const int32_t found = class_of(here);
-      if (result.sources.size() > max_moves) {
-        result.complete = false;
-        return result;
+      class_of.resize(effects.size(), -1);
+      int32_t& found = class_of[effect];
+      if (found < 0) {
+        found = static_cast<int32_t>(result.begin.size() - 1);
+        const auto sources = effects.sources(effect), targets = effects.targets(effect);
+        result.sources.insert(result.sources.end(), sources.begin(), sources.end());
+        result.targets.insert(result.targets.end(), targets.begin(), targets.end());
+        result.begin.push_back(static_cast<uint32_t>(result.sources.size()));
       }
       for (uint32_t token : ending) result.of[token] = found;
     }
     ++node;
+  }
+  result.complete = result.sources.size() <= max_moves;
+  return result;
+}
+
+LabelledEdges labelled_edges(std::span<const std::array<int32_t, 3>> moves, size_t states) {
+  std::vector<size_t> begins(states + 1);
+  for (const auto& move : moves) ++begins[static_cast<size_t>(move[0]) + 1];
+  for (size_t state = 0; state < states; ++state) begins[state + 1] += begins[state];
+  struct Move {
+    int32_t target, copy, of;
+    auto operator<=>(const Move&) const = default;
+  };
+  std::vector<Move> sorted(moves.size());
+  std::vector<size_t> next(begins.begin(), begins.end() - 1);
+  for (const auto& [source, target, of] : moves) sorted[next[static_cast<size_t>(source)]++] = {target, 0, of};
+  LabelledEdges result;
+  result.label_begin.push_back(0);
+  std::unordered_map<uint64_t, std::vector<int32_t>> known;  // labels by the hash of their classes
+  for (size_t state = 0; state < states; ++state) {
+    const auto first = sorted.begin() + static_cast<int64_t>(begins[state]), last = sorted.begin() + static_cast<int64_t>(begins[state + 1]);
+    std::sort(first, last);
+    bool has_copies = false;
+    for (auto move = first; move != last; ++move)
+      if (move != first && move[-1].target == move->target && move[-1].of == move->of) {
+        move->copy = move[-1].copy + 1;
+        has_copies = true;
+      }
+    if (has_copies) std::sort(first, last);  // the n-th copy of a move belongs to the n-th edge between its states
+    for (auto move = first; move != last;) {
+      auto end = move;
+      uint64_t hash = 0;
+      for (; end != last && end->target == move->target && end->copy == move->copy; ++end) hash = mixed(hash, static_cast<uint32_t>(end->of));
+      std::vector<int32_t>& same_hash = known[hash];
+      const auto found = std::find_if(same_hash.begin(), same_hash.end(), [&](int32_t label) {
+        const auto begin = result.label_class.begin() + result.label_begin[static_cast<size_t>(label)];
+        return result.label_begin[static_cast<size_t>(label) + 1] - result.label_begin[static_cast<size_t>(label)] == end - move &&
+               std::equal(move, end, begin, [](const Move& one, int32_t of) { return one.of == of; });
+      });
+      int32_t label = 0;
+      if (found == same_hash.end()) {
+        label = static_cast<int32_t>(result.label_begin.size() - 1);
+        for (auto one = move; one != end; ++one) result.label_class.push_back(one->of);
+        result.label_begin.push_back(static_cast<int64_t>(result.label_class.size()));
+        same_hash.push_back(label);
+      } else {
+        label = *found;
+      }
+      result.source.push_back(static_cast<int32_t>(state));
+      result.target.push_back(move->target);
+      result.label.push_back(label);
+      move = end;
+    }
   }
   return result;
 }

@@ -18,14 +18,15 @@ namespace structgen {
 
 // A deterministic automaton over bytes; state 0 is the start.
 struct ByteAutomaton {
-  std::vector<std::array<int32_t, 256>> next;  // -1: dead
+  std::vector<int32_t> next;  // [states, 256], -1: dead
   std::vector<uint8_t> accepting;
   std::vector<std::tuple<uint32_t, uint32_t, uint32_t>> specials;  // state, special token, state after it
-  bool complete = true;  // false: there are more states than the limit, and the tables are of no use
+  size_t steps = 0;      // elementary steps, of the table alone
+  bool complete = true;  // false: there are more states or steps than the limits, and the tables are of no use
 };
 
-// Follows all edges from `start`, and gives up beyond `max_states`.
-ByteAutomaton unfold(Machine& machine, NodeId start, size_t max_states);
+// Follows all edges from `start`, and gives up beyond a limit.
+ByteAutomaton unfold(Machine& machine, NodeId start, size_t max_states, size_t max_steps);
 
 // Which states have equal futures: a number for each state, below the count of different ones.  All states must be
 // reachable and alive.
@@ -35,10 +36,20 @@ ByteAutomaton unfold(Machine& machine, NodeId start, size_t max_states);
 std::vector<int32_t> equal_futures(std::span<const int32_t> next, std::span<const uint8_t> accepting,
                                    std::span<const std::array<int32_t, 3>> specials);
 
+// The same, with one state for those of equal futures, in the order of the first of each.
+struct MinimalStates {
+  std::vector<int32_t> next;    // as in ByteAutomaton
+  std::vector<int32_t> kept;    // the first state of each
+  std::vector<int32_t> number;  // of each state before
+};
+
+MinimalStates minimal_states(std::span<const int32_t> next, std::span<const uint8_t> accepting,
+                             std::span<const std::array<int32_t, 3>> specials);
+
 // A recursive transition network over bytes; state 0 is the start.  From a state one byte is read, or a rule is called:
 // then its start is entered, and where the rule can end, reading goes on in the state after the call.
 struct ByteNetwork {
-  std::vector<std::array<int32_t, 256>> next;  // -1: dead
+  std::vector<int32_t> next;  // [states, 256], -1: dead
   std::vector<uint8_t> final;
   std::vector<std::tuple<uint32_t, uint32_t, uint32_t>> calls;     // state, start of the rule, state after its return
   std::vector<std::tuple<uint32_t, uint32_t, uint32_t>> specials;  // as above
@@ -54,11 +65,24 @@ struct TokenClasses {
   std::vector<int32_t> of;  // class of each token
   std::vector<uint32_t> begin;
   std::vector<int32_t> sources, targets;
-  bool complete = true;  // false: there are more moves than the limit
+  size_t steps = 0;      // elementary steps
+  bool complete = true;  // false: there are more moves or steps than the limits
 };
 
-// Complexity: the nodes of the trie, each times the states in which it is alive.
+// Complexity: the nodes of the trie, and for each different effect of a prefix of a token and kind of byte the states in
+// which the prefix is alive.
 TokenClasses token_classes(const TokenTrie& tokens, size_t vocabulary_size, std::span<const int32_t> next, size_t states,
-                           size_t max_moves);
+                           size_t max_moves, size_t max_steps);
+
+// Moves between states that are joined to edges with the set of their classes, by source, then target.  A move that is
+// there twice belongs to two edges.
+struct LabelledEdges {
+  std::vector<int32_t> source, target, label;
+  std::vector<int64_t> label_begin;  // the classes of label k: [label_begin[k], label_begin[k + 1]), increasing
+  std::vector<int32_t> label_class;
+};
+
+// moves: source, target, class
+LabelledEdges labelled_edges(std::span<const std::array<int32_t, 3>> moves, size_t states);
 
 }  // namespace structgen

@@ -19,6 +19,7 @@ from structgen.decode.step.context import check_vocabulary, constraint_of
 from structgen.decode.step.result import BudgetWatch
 from structgen.engine.network import recurs
 from structgen.errors import BudgetError, GenerationError, LimitExceeded, ModelError
+from structgen.grammar.limits import PYTHON_STEP, counted, spend_steps
 from structgen.models.model_input import find_mask
 
 if TYPE_CHECKING:
@@ -192,6 +193,7 @@ def _typical_lengths(automaton: TokenAutomaton, vocabulary: Vocabulary, max_slot
     # A state without edges and without acceptance has total 0, but no remaining edge leads to it.
     shares = np.divide(weights, total[source])
     stops = np.divide(accepting, total, out=np.zeros_like(accepting), where=total > 0)
+    begin = np.searchsorted(source, np.arange(automaton.states + 1))
     at = np.zeros(automaton.states)
     at[0] = 1.0
     ended, typical = 0.0, max_slots
@@ -199,7 +201,11 @@ def _typical_lengths(automaton: TokenAutomaton, vocabulary: Vocabulary, max_slot
         ended += float(at @ stops)
         if ended >= _COVERED:
             typical = min(typical, length)
-        at = np.bincount(target, at[source] * shares, automaton.states).astype(np.float64)
+        reached = np.flatnonzero(at)
+        counts = begin[reached + 1] - begin[reached]
+        edges = np.arange(counts.sum()) + np.repeat(begin[reached] - np.cumsum(counts) + counts, counts)
+        _spend_length(automaton.states // 8 + len(edges), automaton)
+        at = np.bincount(target[edges], at[source[edges]] * shares[edges], automaton.states).astype(np.float64)
         if not at.any():
             return min(typical, length), length
     return typical, max_slots
@@ -210,21 +216,35 @@ def _walk_edges(
 ) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.float64]]:
     """Return source, target and weight of the edges that a random walk may take."""
     tokens_of_class = np.bincount(automaton.class_of, minlength=automaton.classes)
+    token_of_class = np.zeros(automaton.classes, dtype=np.int64)
+    token_of_class[automaton.class_of] = np.arange(len(automaton.class_of))
     running = np.concatenate([[0], np.cumsum(tokens_of_class[automaton.label_class])])
     sizes = (running[automaton.label_begin[1:]] - running[automaton.label_begin[:-1]])[automaton.label]
     retained = (automaton.distance[automaton.target] < FAR) & (sizes > 0)
+    single = np.flatnonzero(retained & (sizes == 1))
+    _spend_length(2 * PYTHON_STEP * len(single), automaton)
     by_state: dict[int, list[tuple[bytes, int]]] = {}
-    for edge in np.flatnonzero(retained & (sizes == 1)).tolist():
-        first = int(automaton.label_begin[automaton.label[edge]])
-        classes = automaton.label_class[first : int(automaton.label_begin[automaton.label[edge] + 1])]
-        token = next(int(automaton.members(int(of))[0]) for of in classes if tokens_of_class[of])
-        by_state.setdefault(int(automaton.source[edge]), []).append((vocabulary.tokens[token], edge))
+    for edge, label, state in zip(
+        single.tolist(), automaton.label[single].tolist(), automaton.source[single].tolist(), strict=True
+    ):
+        classes = automaton.label_class[automaton.label_begin[label] : automaton.label_begin[label + 1]]
+        token = next(int(token_of_class[of]) for of in classes if tokens_of_class[of])
+        by_state.setdefault(state, []).append((vocabulary.tokens[token], edge))
     for spelled in by_state.values():
         spelled.sort()
         for (piece, edge), (longer, _) in pairwise(spelled):
             if piece and longer != piece and longer.startswith(piece):
                 retained[edge] = False
     return automaton.source[retained], automaton.target[retained], np.log2(1.0 + sizes[retained])
+
+
+def _spend_length(steps: int, automaton: TokenAutomaton) -> None:
+    spend_steps(
+        steps,
+        "diffusion decoding: length of a canvas",
+        evidence=f"the automaton has {automaton.states} states and {len(automaton.source)} edges",
+        remedy="give the number of slots, narrow the grammar, or raise Limits(canvas_steps=...)",
+    )
 
 
 def output_tokens(canvas: Canvas, vocabulary: Vocabulary) -> list[int]:
@@ -306,7 +326,8 @@ def regular_language(constraint: Constraint) -> RegularLanguage | None:
     """
     if constraint not in _REGULAR:
         refuse_infinite_checks(constraint)
-        _REGULAR[constraint] = _small(constraint) if recurs(constraint) else _finite(constraint)
+        with counted(constraint.limits, limit="canvas_steps"):
+            _REGULAR[constraint] = _small(constraint) if recurs(constraint) else _finite(constraint)
     return _REGULAR[constraint]
 
 

@@ -9,7 +9,7 @@ end in an accepting state, not merely in a live one.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, Final, final
 
 import numpy as np
 from structgen_kernels import _native
@@ -19,6 +19,7 @@ from structgen.decode.diffusion.mean_field import FREE, MeanField
 from structgen.decode.diffusion.posterior import Completion
 from structgen.decode.diffusion.token_automaton import FAR
 from structgen.engine.mask import empty_masks
+from structgen.grammar.limits import spend_steps, steps_left
 from structgen.models.protocol.diffusion import TokenClasses
 
 if TYPE_CHECKING:
@@ -31,9 +32,12 @@ if TYPE_CHECKING:
 __all__ = ["Chain", "Edges", "RegularLanguage", "RegularPosterior"]
 
 
+_UNBOUNDED: Final = 1 << 62
+
+
 @final
 class Edges:
-    """The edges of an automaton, grouped for messages in both directions; immutable.
+    """The edges of an automaton, in the order of their sources; immutable.
 
     Args:
         states: number of states; state 0 is the start.
@@ -43,9 +47,10 @@ class Edges:
 
     Attributes:
         source, target, label: sorted by source.
+        native: the same for native chains.
     """
 
-    __slots__ = ("by_label", "by_source", "by_target", "final", "label", "labels", "source", "states", "target")
+    __slots__ = ("final", "label", "labels", "native", "source", "states", "target")
 
     def __init__(
         self,
@@ -59,54 +64,63 @@ class Edges:
         order = np.argsort(source, kind="stable")
         self.states, self.labels, self.final = states, labels, final
         self.source, self.target, self.label = source[order], target[order], label[order]
-        self.by_source = self._grouped(self.source, states)
-        self.by_target = self._grouped(self.target, states)
-        self.by_label = self._grouped(self.label, labels)
-
-    def _grouped(self, keys: NDArray[np.int32], groups: int) -> _native.EdgeGroups:
-        order = np.argsort(keys, kind="stable")
-        begin = np.searchsorted(keys[order], np.arange(groups + 1)).astype(np.int64)
-        edges = self.source[order], self.target[order], self.label[order]
-        return _native.EdgeGroups(begin, *edges, states=self.states, labels=self.labels)
+        self.native = _native.ChainEdges.of(self.source, self.target, self.label, final.astype(np.uint8), labels)
 
 
 @final
 class Chain:
     """The messages of one canvas in one semiring.
 
+    Only states that runs from the start lead to are looked at, and of these only the ones from which enough slots are
+    left to reach acceptance.
+
     Args:
         edges: the edges of the automaton.
         weights: log weight of every label in every slot, float64 ``[slots, labels]``.
         is_max: whether alternatives are maximised, not summed.
+        max_steps: limit on ``steps``; a chain that needs more is left incomplete, and must not be read.
 
-    Attributes:
-        backward: log weight of all continuations of each state after each number of slots, float64
-            ``[slots + 1, states]``.
-
-    Complexity: O(slots x edges).
+    Complexity: O(slots x edges of the states that are reached there).
     """
 
-    __slots__ = ("_forward", "backward", "edges", "is_max", "weights")
+    __slots__ = ("_native", "edges", "is_max", "weights")
 
-    def __init__(self, edges: Edges, weights: NDArray[np.float64], *, is_max: bool) -> None:
+    def __init__(
+        self, edges: Edges, weights: NDArray[np.float64], *, is_max: bool, max_steps: int = _UNBOUNDED
+    ) -> None:
         self.edges = edges
         self.weights = weights
         self.is_max = is_max
-        self._forward: NDArray[np.float64] | None = None
-        self.backward = edges.by_source.backward(weights, np.where(edges.final, 0.0, -np.inf), is_max)
+        self._native = _native.Chain.of(edges.native, np.ascontiguousarray(weights), is_max, max_steps)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether ``max_steps`` were enough; of another chain only ``steps`` may be read."""
+        return self._native.is_complete
+
+    @property
+    def steps(self) -> int:
+        """Elementary steps: an edge takes half of one, and where sums are wanted nearly one."""
+        return self._native.steps
+
+    @property
+    def reached(self) -> NDArray[np.bool_]:
+        """The states that are looked at after each number of slots, bool ``[slots + 1, states]``."""
+        return self._native.reached().astype(bool)
+
+    @property
+    def backward(self) -> NDArray[np.float64]:
+        """Log weight of all continuations of each reached state after each number of slots, ``[slots + 1, states]``."""
+        return self._native.backward()
 
     @property
     def total(self) -> float:
         """Log weight of all runs, or of the best one."""
-        return float(self.backward[0, 0])
+        return self._native.total
 
     def forward(self) -> NDArray[np.float64]:
-        """Log weight of all prefixes to each state after each number of slots, float64 ``[slots + 1, states]``."""
-        if self._forward is None:
-            first = np.full(self.edges.states, -np.inf)
-            first[0] = 0.0
-            self._forward = self.edges.by_target.forward(self.weights, first, self.is_max)
-        return self._forward
+        """Log weight of all prefixes to each reached state after each number of slots, ``[slots + 1, states]``."""
+        return self._native.forward()
 
     def run(self, uniform: NDArray[np.float64] | None = None) -> NDArray[np.int64]:
         """Walk from the start to acceptance; some run must exist.
@@ -118,7 +132,7 @@ class Chain:
         Returns:
             The edge of every slot, ``[slots]``.
         """
-        return self.edges.by_source.run(self.weights, self.backward, np.zeros(0) if uniform is None else uniform)
+        return self._native.run(np.zeros(0) if uniform is None else uniform)
 
     def label_masses(self) -> NDArray[np.float64]:
         """Log of the mass around each label: of all runs with the label in the slot, without the label's own weight.
@@ -126,7 +140,7 @@ class Chain:
         Returns:
             float64 ``[slots, labels]``, not normalised.
         """
-        return self.edges.by_label.label_masses(self.forward(), self.backward, self.is_max)
+        return self._native.label_masses()
 
 
 @final
@@ -149,7 +163,7 @@ class RegularLanguage:
             np.concatenate([automaton.target, np.full(len(ending) + 1, end)]).astype(np.int32),
             np.concatenate([automaton.label, np.full(len(ending), self.eos_label), [self.tail_label]]).astype(np.int32),
         )
-        self.label_begin = automaton.label_begin
+        self.label_begin, self.label_class = automaton.label_begin, automaton.label_class
         # Which labels contain a class, EOS last; the tail contains EOS, too.
         self.holds = np.zeros((labels + 2, automaton.classes), dtype=bool)
         self.holds[np.repeat(np.arange(labels), np.diff(automaton.label_begin)), automaton.label_class] = True
@@ -157,6 +171,38 @@ class RegularLanguage:
         self.token_classes = TokenClasses(automaton.class_of, automaton.classes)
         self.sizes = self.token_classes.sizes
         self.holds[:, self.sizes == 0] = False
+
+    def chain(self, weights: NDArray[np.float64], *, is_max: bool) -> Chain:
+        """The messages of one canvas.
+
+        Raises:
+            LimitExceeded: the chains of the canvas take more than ``Limits.canvas_steps``.
+        """
+        chain = Chain(self.edges, weights, is_max=is_max, max_steps=steps_left(_UNBOUNDED))
+        # Beside the messages, the weights of labels are made from those of classes, and marginals the other way round.
+        self._spend(chain, chain.steps + len(weights) * (self.holds.size // 64 + len(self.label_class) // 8 + 1))
+        return chain
+
+    def label_masses(self, chain: Chain) -> NDArray[np.float64]:
+        """``Chain.label_masses``, counted.
+
+        Raises:
+            LimitExceeded: the chains of the canvas take more than ``Limits.canvas_steps``.
+        """
+        before = chain.steps
+        masses = chain.label_masses()
+        self._spend(chain, chain.steps - before)
+        return masses
+
+    def _spend(self, chain: Chain, steps: int) -> None:
+        spend_steps(
+            steps,
+            f"diffusion decoding: messages of a canvas of {len(chain.weights)} slots",
+            evidence=f"the automaton has {self.edges.states} states and {len(self.edges.source)} edges, and a chain "
+            f"took {chain.steps} steps",
+            remedy="give the canvas fewer slots or SMC fewer particles, commit more slots in a step, narrow the "
+            "grammar, or raise Limits(canvas_steps=...)",
+        )
 
     def posterior(self, distribution: MeanField, /, *, tail: Tail = "free") -> RegularPosterior:
         """See ``CanvasLanguage.posterior``."""
@@ -171,7 +217,7 @@ class RegularLanguage:
         chain = self._anything(canvas)
         if not np.isfinite(chain.total):
             return empty_masks(self.vocabulary, len(canvas))
-        allowed = (np.isfinite(chain.label_masses()) & np.isfinite(chain.weights)) @ self.holds
+        allowed = (np.isfinite(self.label_masses(chain)) & np.isfinite(chain.weights)) @ self.holds
         return class_masks(self.vocabulary, self.automaton.class_of, allowed, canvas)
 
     def forced(self, canvas: Canvas, /) -> Canvas:
@@ -180,7 +226,7 @@ class RegularLanguage:
         filled = canvas.copy()
         if not np.isfinite(chain.total):
             return filled
-        alive = np.isfinite(chain.label_masses()) & np.isfinite(chain.weights)
+        alive = np.isfinite(self.label_masses(chain)) & np.isfinite(chain.weights)
         allowed = alive @ self.holds
         single = (allowed @ self.sizes == 1) & (canvas == FREE)
         for slot in np.flatnonzero(single).tolist():
@@ -200,7 +246,7 @@ class RegularLanguage:
         """The runs over a canvas whose free slots may hold any token, each run with weight 1."""
         possible = np.where(self.holds.any(axis=1), 0.0, -np.inf)
         weights = np.where((canvas == FREE)[:, None], possible, self.fixed_weights(canvas))
-        return Chain(self.edges, weights, is_max=True)
+        return self.chain(weights, is_max=True)
 
 
 @final
@@ -220,7 +266,7 @@ class RegularPosterior(ClassPosterior):
 
     def best(self) -> Completion:
         """See ``CanvasPosterior.best``."""
-        chain = Chain(self.language.edges, self._weights(self.scores.maxima(), is_max=True), is_max=True)
+        chain = self.language.chain(self._weights(self.scores.maxima(), is_max=True), is_max=True)
         self._check(chain.total)
         labels = self.language.edges.label[chain.run()]
         return Completion(self._best_tokens(labels, labels == self.language.tail_label), chain.total)
@@ -241,11 +287,11 @@ class RegularPosterior(ClassPosterior):
         fixed = (canvas != FREE) & (canvas != distribution.canvas)
         weights[fixed] = self.language.fixed_weights(canvas[fixed])
         weights[fixed & (distribution.canvas != FREE)] = -np.inf
-        return Chain(self.language.edges, weights, is_max=False).total
+        return self.language.chain(weights, is_max=False).total
 
     def _sums(self) -> Chain:
         if self._sum is None:
-            self._sum = Chain(self.language.edges, self._weights(self.scores.log_sums(), is_max=False), is_max=False)
+            self._sum = self.language.chain(self._weights(self.scores.log_sums(), is_max=False), is_max=False)
         return self._sum
 
     def _weights(self, scores: NDArray[np.float64], *, is_max: bool) -> NDArray[np.float64]:
@@ -270,7 +316,7 @@ class RegularPosterior(ClassPosterior):
             chain = self._sums()
             self._check(chain.total)
             language = self.language
-            labels = np.exp(chain.label_masses() - chain.total)
+            labels = np.exp(language.label_masses(chain) - chain.total)
             tail = np.zeros(self.distribution.slots)
             if self.tail == "free":
                 tail = np.where(self.distribution.canvas == FREE, labels[:, language.tail_label], 0.0)

@@ -10,6 +10,7 @@ from structgen_kernels import _native
 
 from structgen.engine.constraint import refuse_budgets
 from structgen.errors import GrammarError, LimitExceeded
+from structgen.grammar.limits import spend_steps, steps_left
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -80,30 +81,33 @@ def byte_automaton(constraint: Constraint, *, max_states: int = MAX_STATES) -> B
 
     A language that is not regular has infinitely many states, so it gives None, too.
 
+    Raises:
+        LimitExceeded: the steps of the call are counted and used up.
+
     Complexity: O(n log n) for n = states x classes of bytes.
     """
-    unfolded = _native.unfold(constraint.native, max_states)
+    steps, unfolded = _native.unfold(constraint.native, max_states, steps_left(_UNBOUNDED))
+    _spend(steps, "automaton", "counts in the grammar (the lengths of an address, say) multiply its states")
     if unfolded is None:
         return None
     next_, accepting, specials = unfolded
-    return _minimal(next_, accepting.astype(bool), specials)
+    table, kept, number = _native.minimal_states(next_, accepting, specials)
+    mine = specials[np.isin(specials[:, 0], kept)]
+    edges = np.stack([number[mine[:, 0]], mine[:, 1], number[mine[:, 2]]], axis=1).astype(np.int32)
+    return ByteAutomaton(table, accepting[kept].astype(bool), edges)
 
 
-def _minimal(next_: NDArray[np.int32], accepting: NDArray[np.bool_], specials: NDArray[np.int32]) -> ByteAutomaton:
-    """Merge states with equal futures."""
-    futures = _native.equal_futures(next_, accepting.astype(np.uint8), specials)
-    _, first, block = np.unique(futures, return_index=True, return_inverse=True)
-    count = len(first)
-    # The start comes first, then the others by their smallest state.
-    rank = np.empty(count, dtype=np.int64)
-    order = np.argsort(first, kind="stable")
-    rank[order] = np.arange(count)
-    states = first[order]
-    table = next_[states]
-    renamed = np.where(table >= 0, rank[block[np.maximum(table, 0)]], -1).astype(np.int32)
-    mine = specials[np.isin(specials[:, 0], states)]
-    edges = np.stack([rank[block[mine[:, 0]]], mine[:, 1], rank[block[mine[:, 2]]]], axis=1).astype(np.int32)
-    return ByteAutomaton(np.ascontiguousarray(renamed), accepting[states], edges)
+_UNBOUNDED: Final = 1 << 62
+
+
+def _spend(steps: int, what: str, evidence: str) -> None:
+    spend_steps(
+        steps,
+        f"diffusion decoding: {what} of a grammar",
+        evidence=evidence,
+        remedy="bound repetitions and lengths of texts, fix the white space between parts, or raise "
+        "Limits(canvas_steps=...)",
+    )
 
 
 DEAD_CLASS: Final = 0
@@ -165,13 +169,18 @@ def lift(automaton: ByteAutomaton, vocabulary: Vocabulary) -> TokenAutomaton:
     """Return the automaton over the tokens of ``vocabulary`` that spells the same strings.
 
     Raises:
-        LimitExceeded: token classes have more than 5 million moves between states.
+        LimitExceeded: token classes have more than 5 million moves between states, or the steps of the call are counted
+            and used up.
 
-    Complexity: O(nodes of the vocabulary's trie, each times the states in which it is alive).
+    Complexity: O(nodes of the vocabulary's trie) look-ups, and for each different effect of a prefix of a token the
+        states in which the prefix is alive.
     Source: after T. Suresh et al., "DINGO: Constrained Inference for Diffusion LLMs" (2025, arXiv 2505.23061),
         section 4.
     """
-    lifted = _native.token_classes(vocabulary.trie, vocabulary.size, automaton.next, _MAX_MOVES)
+    steps, lifted = _native.token_classes(
+        vocabulary.trie, vocabulary.size, automaton.next, _MAX_MOVES, steps_left(_UNBOUNDED)
+    )
+    _spend(steps, "tokens", f"its automaton has {automaton.states} states over bytes")
     if lifted is None:
         raise LimitExceeded(
             "diffusion decoding",
@@ -191,40 +200,27 @@ def lift(automaton: ByteAutomaton, vocabulary: Vocabulary) -> TokenAutomaton:
         of_move = np.concatenate([of_move, (classes + first.reshape(-1)).astype(np.int32)])
         classes += len(tokens)
     class_of[list(vocabulary.eos)] = classes
-    return token_automaton(
-        automaton.accepting, class_of, classes + 1, np.stack([sources, targets, of_move], axis=1).astype(np.int64)
-    )
+    return token_automaton(automaton.accepting, class_of, classes + 1, np.stack([sources, targets, of_move], axis=1))
 
 
 def token_automaton(
-    accepting: NDArray[np.bool_] | Sequence[bool], class_of: NDArray[np.int32], classes: int, moves: NDArray[np.int64]
+    accepting: NDArray[np.bool_] | Sequence[bool], class_of: NDArray[np.int32], classes: int, moves: NDArray[np.integer]
 ) -> TokenAutomaton:
     """Return the automaton with these moves, rows of (source, target, class).
 
     A move that is listed twice becomes two edges, so runs of a nondeterministic automaton keep their multiplicity.
+
+    Raises:
+        LimitExceeded: the steps of the call are counted and used up.
+
+    Complexity: O(n log n) for n moves.
     """
     accepting = np.asarray(accepting, dtype=bool)
     states = len(accepting)
-    moves = moves[np.lexsort((moves[:, 2], moves[:, 1], moves[:, 0]))]
-    # The n-th copy of a move belongs to the n-th edge between its states.
-    first = np.flatnonzero(_is_new(moves))
-    copy = np.arange(len(moves)) - np.repeat(first, np.diff(np.append(first, len(moves))))
-    order = np.lexsort((moves[:, 2], copy, moves[:, 1], moves[:, 0]))
-    moves, copy = moves[order], copy[order]
-    starts = np.flatnonzero(_is_new(np.stack([moves[:, 0], moves[:, 1], copy], axis=1)))
-    stops = np.append(starts, len(moves))[1:]
-    number_of: dict[bytes, int] = {}
-    label = np.empty(len(starts), dtype=np.int32)
-    sets: list[NDArray[np.int32]] = []
-    of_move = moves[:, 2].astype(np.int32)
-    for edge, (start, stop) in enumerate(zip(starts.tolist(), stops.tolist(), strict=True)):
-        classes_of_edge = of_move[start:stop]
-        number = number_of.setdefault(classes_of_edge.tobytes(), len(sets))
-        if number == len(sets):
-            sets.append(classes_of_edge)
-        label[edge] = number
-    sizes = np.array([len(one) for one in sets], dtype=np.int64)
-    source, target = moves[starts, 0].astype(np.int32), moves[starts, 1].astype(np.int32)
+    _spend(states + _STEPS_OF_MOVE * len(moves), "tokens", f"its automaton has {states} states, and {len(moves)} moves")
+    source, target, label, label_begin, label_class = _native.labelled_edges(
+        np.ascontiguousarray(moves, dtype=np.int32), states
+    )
     return TokenAutomaton(
         states=states,
         accepting=accepting,
@@ -233,17 +229,14 @@ def token_automaton(
         source=source,
         target=target,
         label=label,
-        label_begin=np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64),
-        label_class=np.concatenate(sets) if sets else np.zeros(0, dtype=np.int32),
+        label_begin=label_begin,
+        label_class=label_class,
         distance=_distances(accepting, source, target),
     )
 
 
-def _is_new(rows: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Whether each row differs from the row before."""
-    is_new = np.ones(len(rows), dtype=bool)
-    is_new[1:] = np.any(rows[1:] != rows[:-1], axis=1)
-    return is_new
+_STEPS_OF_MOVE: Final = 4
+"""To sort a move among those of its source, and to compare its label."""
 
 
 def _distances(accepting: NDArray[np.bool_], source: NDArray[np.int32], target: NDArray[np.int32]) -> NDArray[np.int32]:

@@ -188,6 +188,7 @@ def _visible(terms: list[Grammar]) -> Iterator[Grammar]:
 
 
 _FEW_STATES: Final = 500
+_UNBOUNDED: Final = 1 << 62
 """States to build to find out whether a language with recursion is regular; states of ambiguous languages are slow."""
 _SMALL_NETWORK: Final = 5_000
 """States of a network, beyond which sharing terms is tried first."""
@@ -229,7 +230,7 @@ def transitions_of(constraint: Constraint, ways: Mapping[int, int]) -> Transitio
     Raises:
         LimitExceeded: there are too many states.
     """
-    made = _native.unfold(constraint.native, _FEW_STATES)
+    _, made = _native.unfold(constraint.native, _FEW_STATES, _UNBOUNDED)
     if made is not None:
         import numpy as np
 

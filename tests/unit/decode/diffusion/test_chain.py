@@ -83,8 +83,48 @@ def reference(chain: Chain) -> np.ndarray:
 @pytest.mark.parametrize("is_max", [True, False])
 @pytest.mark.parametrize("seed", range(10))
 def test_long_chains_equal_numpy(seed: int, is_max: bool) -> None:
+    """What is looked at has all its messages; the rest is not reached from the start, or too far from acceptance."""
     chain = a_chain(seed, is_max=is_max, slots=200)
-    assert chain.backward == pytest.approx(reference(chain), rel=1e-12, abs=1e-12)
+    backward, reached = reference(chain), chain.reached
+    assert chain.backward[reached] == pytest.approx(backward[reached], rel=1e-12, abs=1e-12)
+    assert not np.isfinite(chain.backward[~reached]).any()
+    assert not (np.isfinite(backward) & prefixes(chain) & ~reached).any()
+
+
+def prefixes(chain: Chain) -> np.ndarray:
+    """The states that runs from the start lead to, bool ``[slots + 1, states]``."""
+    edges, made = chain.edges, np.zeros((len(chain.weights) + 1, chain.edges.states), dtype=bool)
+    made[0, 0] = True
+    for slot, weights in enumerate(chain.weights):
+        taken = made[slot][edges.source] & (weights[edges.label] > -np.inf)
+        made[slot + 1, edges.target[taken]] = True
+    return made
+
+
+def test_a_chain_takes_what_the_canvas_leaves_open() -> None:
+    """Of many branches only the one that a fixed first slot chooses is looked at; a chain stops at its limit."""
+    branches, length = 40, 50
+    begin = [1 + branch * length for branch in range(branches)]
+    states = 1 + branches * length
+    inner = np.array([state for state in range(1, states) if (state - 1) % length < length - 1])
+    edges = Edges(
+        states,
+        branches + 1,
+        np.arange(states) % length == 0,
+        np.concatenate([np.zeros(branches, dtype=np.int32), inner]).astype(np.int32),
+        np.concatenate([begin, inner + 1]).astype(np.int32),
+        np.concatenate([np.arange(branches), np.full(len(inner), branches)]).astype(np.int32),
+    )
+    weights = np.zeros((length, branches + 1))
+    free = Chain(edges, weights, is_max=True)
+    weights[0, 1:branches] = -np.inf
+    fixed = Chain(edges, weights, is_max=True)
+    assert (free.total, fixed.total) == (0.0, 0.0)
+    assert fixed.reached.sum() == length + 1
+    assert free.reached.sum() == branches * length + 1
+    assert 10 * fixed.steps < free.steps
+    assert Chain(edges, weights, is_max=True, max_steps=fixed.steps).is_complete
+    assert not Chain(edges, weights, is_max=True, max_steps=fixed.steps - 1).is_complete
 
 
 def is_uneven(chain: Chain) -> bool:
@@ -158,7 +198,7 @@ def test_a_million_small_terms_are_not_lost() -> None:
 def test_edges_that_point_outside_are_refused() -> None:
     one = np.zeros(1, dtype=np.int32)
     for source, target, label in ((one + 2, one, one), (one, one - 1, one), (one, one, one + 1)):
-        with pytest.raises(ValueError, match=r"EdgeGroups: (a state|a label|the groups)"):
+        with pytest.raises(ValueError, match=r"ChainEdges: (a state|a label)"):
             Edges(2, 1, np.array([True, True]), source, target, label)
     edges = Edges(2, 1, np.array([True, True]), one, one, one)
     with pytest.raises(ValueError, match="a weight for each label"):
