@@ -21,6 +21,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
+import limits_canvases
 import numpy as np
 
 import structgen as sg
@@ -304,6 +305,7 @@ def strict_rows() -> list[str]:
     return made
 
 
+_CANVAS_SCHEMAS: Final = 100
 _RUNS: Final = 3
 
 
@@ -358,6 +360,13 @@ def main() -> None:
         under,
         "",
         *strict_rows(),
+        "",
+        "## Canvases of diffusion models",
+        "",
+        "Tables are made once for each constraint.  The step is one of ``Posterior`` on a canvas whose slots are all",
+        "free, the most expensive one: forced slots, a draw from noise, and its confidence.",
+        "",
+        *limits_canvases.rows(_vocabulary(), real_schemas(_CANVAS_SCHEMAS)),
     ]
     text = "\n".join([*lines, ""])
     if arguments.record:

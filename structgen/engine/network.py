@@ -16,7 +16,7 @@ from structgen_kernels import _native
 
 from structgen.engine.call_graph import CallGraph
 from structgen.errors import LimitExceeded
-from structgen.grammar.limits import spend
+from structgen.grammar.limits import spend, spend_steps, steps_left
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -84,17 +84,27 @@ def network_of(constraint: Constraint, *, max_states: int = MAX_STATES) -> Netwo
     raise RuntimeError("no set of called rules was tried")
 
 
+_STEPS_OF_STATE: Final = 256
+"""To make a state of the engine's network, with its 256 targets."""
+
+
 def recurs(constraint: Constraint, *, max_states: int = MAX_STATES) -> bool:
     """Return whether some rule of a constraint is recursive; False also if its network has more than ``max_states``.
 
     A language without recursive rules is regular; one with recursive rules may be.
+
+    Raises:
+        LimitExceeded: the steps of the call are counted and used up.
     """
     raw = _rules_of(constraint, max_states)
     return raw is not None and bool(CallGraph(raw.callees()).recursive)
 
 
 def _rules_of(constraint: Constraint, max_states: int) -> _NestedRules | None:
-    made = _native.unfold_calls(constraint.native, max_states)
+    most = min(max_states, 1 + max(0, steps_left(max_states * _STEPS_OF_STATE)) // _STEPS_OF_STATE)
+    made = _native.unfold_calls(constraint.native, most)
+    states = most if made is None else len(made[0])
+    spend_steps(_STEPS_OF_STATE * states, "network of a grammar", f"it has {states} states or more")
     if made is None:
         return None
     next_, final_, calls, specials = made
@@ -223,12 +233,12 @@ class _NestedRules:
                 return number
             is_plain = all(self.is_plain[item[-1]] for item in frozen)
             closed = (frozen, False, {}) if is_plain else self._closed(frozen, called)
-            if closed[0] not in numbers:
-                numbers[closed[0]] = len(agenda)
+            number = numbers[frozen] = numbers.setdefault(closed[0], len(agenda))
+            if number == len(agenda):
                 agenda.append(closed)
                 if len(agenda) > max_states:
                     raise _too_many(max_states)
-            return numbers[closed[0]]
+            return number
 
         number_of([(0,)])
         start_of = {frame: number_of([(frame,)]) for frame in sorted(called)}

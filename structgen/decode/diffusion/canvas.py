@@ -171,9 +171,10 @@ def canvas_length(language: CanvasLanguage, *, max_slots: int = MAX_SLOTS) -> in
         max_slots: the upper limit, unless the shortest string takes more slots.
 
     Raises:
+        LimitExceeded: the steps of the call are counted and used up.
         ValueError: ``max_slots`` is below 1.
 
-    Complexity: O(max_slots x edges of the automaton).
+    Complexity: O(max_slots x edges of the states that a walk reaches).
     """
     if max_slots < 1:
         raise ValueError(f"max_slots must be at least 1; found {max_slots!r}")
@@ -203,8 +204,11 @@ def _typical_lengths(automaton: TokenAutomaton, vocabulary: Vocabulary, max_slot
             typical = min(typical, length)
         reached = np.flatnonzero(at)
         counts = begin[reached + 1] - begin[reached]
-        edges = np.arange(counts.sum()) + np.repeat(begin[reached] - np.cumsum(counts) + counts, counts)
-        _spend_length(automaton.states // 8 + len(edges), automaton)
+        count = int(counts.sum())
+        edges: slice | NDArray[np.int64] = slice(None)
+        if 3 * count < len(source):  # to choose edges takes twice as much as to follow them
+            edges = np.arange(count) + np.repeat(begin[reached] - np.cumsum(counts) + counts, counts)
+        _spend_length(automaton.states // 8 + min(count, len(source) // 3), automaton)
         at = np.bincount(target[edges], at[source[edges]] * shares[edges], automaton.states).astype(np.float64)
         if not at.any():
             return min(typical, length), length
@@ -304,7 +308,8 @@ def canvas_language(constraint: Constraint, *, ambiguity: Ambiguity = "refused")
     Raises:
         GrammarError: the grammar has token budgets, values that must differ, or labels that must decode.
         LimitExceeded: the automaton of a non-recursive grammar has too many states or moves, or the network of a
-            recursive grammar has too many states or effects.
+            recursive grammar has too many states or effects; or to make the tables takes more than
+            ``Limits.canvas_steps``.
     """
     regular = regular_language(constraint)
     if regular is not None:
@@ -322,7 +327,8 @@ def regular_language(constraint: Constraint) -> RegularLanguage | None:
 
     Raises:
         GrammarError: as ``canvas_language``.
-        LimitExceeded: the automaton of a non-recursive grammar has too many states or moves.
+        LimitExceeded: the automaton of a non-recursive grammar has too many states or moves, or takes more than
+            ``Limits.canvas_steps``.
     """
     if constraint not in _REGULAR:
         refuse_infinite_checks(constraint)
@@ -346,8 +352,9 @@ def _finite(constraint: Constraint) -> RegularLanguage:
 
 def _small(constraint: Constraint) -> RegularLanguage | None:
     try:
-        automaton = byte_automaton(constraint, max_states=MAX_RECURSIVE_STATES)
-        lifted = None if automaton is None else lift(automaton, constraint.vocabulary)
+        with counted(constraint.limits, constraint.limits.canvas_steps // 4, limit="canvas_steps"):
+            automaton = byte_automaton(constraint, max_states=MAX_RECURSIVE_STATES)
+            lifted = None if automaton is None else lift(automaton, constraint.vocabulary)
     except LimitExceeded:
         return None  # a chart may need less
     if lifted is None or len(lifted.source) > MAX_EDGES:

@@ -104,11 +104,13 @@ def fill_smc(  # noqa: PLR0913  as fill_canvas
     language = canvas_language(constraint)
     ids = model.encode_prompt(prompt, chat=chat)
     given = _given_canvas(model, len(ids), constraint, canvas, max_tokens)
-    first = first_canvas(given, language, model, len(ids), mask_token, None)
+    work = counted(constraint.limits, limit="canvas_steps")
+    with work:
+        first = first_canvas(given, language, model, len(ids), mask_token, None)
     denoiser = model.start(ids)
     try:
         twister = Twister(denoiser, mask_token, language, sampler, order, temperature)
-        with counted(constraint.limits, limit="canvas_steps"):
+        with work:
             run = twister.run(first, np.random.Generator(np.random.PCG64(seed)))
         forwards = denoiser.forwards
     finally:
@@ -278,5 +280,6 @@ def slots_within(constraint: Constraint, max_tokens: int, *, capacity: int | Non
     language = canvas_language(constraint, ambiguity="counted")  # that of fill_canvas()
     if language.shortest > max_tokens:
         raise BudgetError(budget=max_tokens, needed=language.shortest)
-    slots = canvas_length(language, max_slots=max_tokens)
+    with counted(constraint.limits, limit="canvas_steps"):
+        slots = canvas_length(language, max_slots=max_tokens)
     return slots if capacity is None else max(min(slots, capacity), language.shortest, 1)

@@ -156,9 +156,10 @@ def fill_steps(  # noqa: PLR0913  as fill_canvas
     began = perf_counter()
     policy = _STATIC if policy is None else policy
     mask_token, language = mask_of(model), canvas_language(constraint, ambiguity="counted")
-    first = first_canvas(canvas, language, model, len(prompt_ids), mask_token, block)
-    log = _CommitLog(first, stream)
     work = counted(constraint.limits, limit="canvas_steps")
+    with work:
+        first = first_canvas(canvas, language, model, len(prompt_ids), mask_token, block)
+    log = _CommitLog(first, stream)
     denoiser = model.start(prompt_ids)
     try:
         with work:

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from itertools import chain
+from itertools import pairwise
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, final
 
 import numpy as np
 
-from structgen.decode.step.context import shared_length
 from structgen.engine.network import distinct_columns
 from structgen.errors import GrammarError, LimitExceeded
-from structgen.grammar.limits import spend
+from structgen.grammar.limits import spend, spend_steps
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterator
 
     from numpy.typing import NDArray
 
@@ -32,11 +31,14 @@ Stack: TypeAlias = "tuple[int, ...]"
 StackOrEffect: TypeAlias = "Stack | int"
 """A stack; or an effect with which the caller continues."""
 
-FRESH: Final = -1
-"""The first item of a stack whose state has not read anything yet."""
-
 NOTHING: Final = 0
 """The effect that is dead everywhere."""
+
+_NODES_PER_STEP: Final = 4
+"""Nodes of the trie that are looked up in the time of an elementary step."""
+
+_Pairs: TypeAlias = "NDArray[np.int64]"
+"""Pairs of numbers, each as first times 2^32 plus second, ascending."""
 
 
 @final
@@ -44,24 +46,37 @@ class Effect(NamedTuple):
     """The outcomes of some bytes, by the state where they begin.
 
     Attributes:
-        source, top: int32 ``[plain]``: outcomes that are one state, from which only bytes lead on; sorted.  These are
-            nearly all of a grammar with counts, so bytes are read from all of them at once.
-        others: all other pairs (source, outcome).
+        single: pairs (source, state): outcomes that are one state, from which nothing is called.  These are nearly all,
+            so bytes are read from all of them at once.
+        left: pairs (source, effect): outcomes with which the caller continues.
+        others: all other pairs (source, stack).
     """
 
-    source: NDArray[np.int32]
-    top: NDArray[np.int32]
-    others: frozenset[tuple[int, StackOrEffect]]
+    single: _Pairs
+    left: _Pairs
+    others: frozenset[tuple[int, Stack]]
 
     @property
     def size(self) -> int:
         """The number of pairs."""
-        return len(self.source) + len(self.others)
+        return len(self.single) + len(self.left) + len(self.others)
 
     @property
-    def items(self) -> Iterable[tuple[int, StackOrEffect]]:
+    def items(self) -> Iterator[tuple[int, StackOrEffect]]:
         """All pairs (source, outcome)."""
-        return chain(zip(self.source.tolist(), zip(self.top.tolist(), strict=True), strict=True), self.others)
+        for pair in self.single.tolist():
+            yield pair >> 32, (pair & _SECOND,)
+        for pair in self.left.tolist():
+            yield pair >> 32, pair & _SECOND
+        yield from self.others
+
+
+_SECOND: Final = (1 << 32) - 1
+
+
+def _paired(first: NDArray[np.integer], second: NDArray[np.integer]) -> _Pairs:
+    pairs: _Pairs = first.astype(np.int64) << 32 | second
+    return pairs
 
 
 class Effects:
@@ -73,7 +88,7 @@ class Effects:
 
     def __init__(self, network: Network, max_effects: int) -> None:
         columns, kind_of_byte = distinct_columns(network.next)
-        self.kind_of_byte: list[int] = kind_of_byte.tolist()
+        self._kind_of_byte = kind_of_byte
         tokens = sorted({token for _, token, _ in network.specials})
         self.kind_of_special = {token: columns.shape[1] + index for index, token in enumerate(tokens)}
         table = np.full((network.states, columns.shape[1] + len(tokens)), -1, dtype=np.int32)
@@ -81,61 +96,72 @@ class Effects:
         for state, token, after in network.specials:
             table[state, self.kind_of_special[token]] = after
         self._table = np.ascontiguousarray(table.T)  # by kind
-        self._targets = table.tolist()
         self._calls: dict[int, list[tuple[int, int]]] = defaultdict(list)
         for state, start, after in network.calls:
             self._calls[state].append((start, after))
-        self._final = network.final.tolist()
-        # From these a byte leads to one state at most, and nothing is called or left.
-        self._is_plain = ~network.final
-        self._is_plain[list(self._calls)] = False
-        self._plain = frozenset(np.flatnonzero(self._is_plain).tolist())
+        self._final = network.final
+        self._is_final: list[bool] = network.final.tolist()
+        self._is_single = np.ones(network.states, dtype=bool)  # nothing is called from these
+        self._is_single[list(self._calls)] = False
         self._states = network.states
         self._max_effects = max_effects
         self._made = 0
         self.effects: list[Effect] = []
-        self._number: dict[tuple[bytes, frozenset[tuple[int, StackOrEffect]]], int] = {}
+        self._number: dict[tuple[bytes, bytes, frozenset[tuple[int, Stack]], bool], int] = {}
         self._after: dict[tuple[int, int], int] = {}
         self._stacks_after: dict[tuple[Stack, int, bool], tuple[frozenset[Stack], bool]] = {}
         nothing = np.zeros(0, dtype=np.int64)
-        self._numbered(nothing, frozenset())
-        returns = {after for _, _, after in network.calls}
+        self._numbered(nothing, nothing, frozenset())
         # A rule that ends before it reads anything ends at the boundary between two tokens, or passes on the whole
-        # rest. Neither is an effect of the bytes read here, so the first byte must be read.
-        self._unread = self._numbered(nothing, frozenset((state, (FRESH, state)) for state in returns))
-        plain = np.flatnonzero(self._is_plain)
-        others = np.flatnonzero(~self._is_plain).tolist()
-        self._start = self._numbered(
-            plain * self._states + plain, frozenset((state, (FRESH, state)) for state in others)
+        # rest. Neither is an effect of the bytes read here, so in a fresh effect the first byte must be read.
+        self._unread = self._fresh(np.unique([after for _, _, after in network.calls]).astype(np.int64))
+        self._start = self._fresh(np.arange(network.states))
+
+    def _fresh(self, states: NDArray[np.int64]) -> int:
+        """The effect of reading nothing yet, from some states."""
+        is_single = self._is_single[states]
+        others = frozenset((state, (state,)) for state in states[~is_single].tolist())
+        return self._numbered(
+            _paired(states[is_single], states[is_single]), np.zeros(0, dtype=np.int64), others, is_fresh=True
         )
 
     def of_tokens(self, vocabulary: Vocabulary) -> NDArray[np.int32]:
         """The effect of each token."""
+        byte, depth, begin, tokens = vocabulary.trie.nodes()
+        spend_steps(len(byte) // _NODES_PER_STEP, "tokens of a grammar", f"the vocabulary has {vocabulary.size} tokens")
+        kinds = self._kind_of_byte[byte]
+        order = np.argsort(depth, kind="stable")
+        level = np.searchsorted(depth[order], np.arange(int(depth.max(initial=0)) + 2))
+        effect_at = np.full(len(byte), NOTHING, dtype=np.int64)
+        above = order[: level[1]]  # the root
+        effect_at[above] = self._start
+        after = np.full((len(self.effects), len(self._table)), -1, dtype=np.int64)  # what of ``_after`` was needed here
+        for first, last in pairwise(level[1:].tolist()):
+            level_nodes = order[first:last]
+            parents = effect_at[above[np.searchsorted(above, level_nodes) - 1]]
+            alive = parents != NOTHING
+            nodes, parents = level_nodes[alive], parents[alive]
+            unknown = np.unique(_paired(parents, kinds[nodes])[after[parents, kinds[nodes]] < 0])
+            for pair in unknown.tolist():
+                after[pair >> 32, pair & _SECOND] = self._step(pair >> 32, pair & _SECOND)
+            effect_at[nodes] = after[parents, kinds[nodes]]
+            more = len(self.effects) - len(after)
+            after = np.concatenate([after, np.full((more, len(self._table)), -1, dtype=np.int64)])
+            above = level_nodes
         effect_of = np.full(vocabulary.size, NOTHING, dtype=np.int32)
-        path, before = [self._start], b""
-        kinds, after = self.kind_of_byte, self._after
-        for text, token in sorted((text, token) for token, text in enumerate(vocabulary.tokens) if text):
-            shared = shared_length(text, before)
-            del path[shared + 1 :]
-            effect = path[-1]
-            for byte in text[shared:]:
-                if effect != NOTHING:
-                    cached = after.get((effect, kinds[byte]))
-                    effect = self._step(effect, kinds[byte]) if cached is None else cached
-                path.append(effect)
-            effect_of[token] = effect
-            before = text
+        effect_of[tokens] = np.repeat(effect_at, np.diff(begin.astype(np.int64)))
         for token, kind in self.kind_of_special.items():
             effect_of[token] = self._step(self._start, kind)
         return effect_of
 
-    def _numbered(self, plain: NDArray[np.int64], others: frozenset[tuple[int, StackOrEffect]]) -> int:
-        """The number of an effect; ``plain``, of its plain part, are source times states plus outcome, ascending."""
-        number = self._number.setdefault((plain.tobytes(), others), len(self.effects))
+    def _numbered(
+        self, single: _Pairs, left: _Pairs, others: frozenset[tuple[int, Stack]], *, is_fresh: bool = False
+    ) -> int:
+        """The number of an effect."""
+        number = self._number.setdefault((single.tobytes(), left.tobytes(), others, is_fresh), len(self.effects))
         if number == len(self.effects):
-            source, top = (each.astype(np.int32) for each in np.divmod(plain, self._states))
-            self.effects.append(Effect(source, top, others))
-            self._made += len(plain) + len(others)
+            self.effects.append(Effect(single, left, others))
+            self._made += self.effects[number].size
             if self._made > self._max_effects:
                 raise LimitExceeded(
                     "tokens of a grammar",
@@ -163,53 +189,47 @@ class Effects:
 
     def _stepped(self, effect: int, kind: int) -> tuple[int | None, set[int]]:
         """The effect after a byte; or None, and the effects that must take the byte first."""
-        source, top, others = self.effects[effect]
-        spend(len(others) + len(source) // 16 + 16, "tokens of a grammar", f"its network has {self._states} states")
-        items: set[tuple[int, StackOrEffect]] = set()
-        needed: set[int] = set()
-        for begin, outcome in others:
-            if isinstance(outcome, int):
-                rest: int | None = outcome
-            elif outcome[-1] in self._plain:
-                target = self._targets[outcome[-1]][kind]
-                if target >= 0:
-                    items.add((begin, (*outcome[outcome[0] == FRESH : -1], target)))
-                continue
-            else:
-                stacks, is_left = self._read(outcome, kind)
-                items.update((begin, stack) for stack in stacks)
-                rest = self._unread if is_left else None
-            if rest is not None:
-                after = self._after.get((rest, kind))
-                if after is None:
-                    needed.add(rest)
-                elif after != NOTHING:
-                    items.add((begin, after))
+        single, left, others = self.effects[effect]
+        is_fresh = effect in (self._unread, self._start)
+        spend(
+            2 * len(others) + (len(single) + len(left)) // 16 + 32,
+            "tokens of a grammar",
+            f"its network has {self._states} states",
+        )
+        source, top = single >> 32, single & _SECOND
+        leaving = [] if is_fresh else [source[self._final[top]]]  # the caller reads the byte
+        stacks: set[tuple[int, Stack]] = set()
+        for begin, stack in others:
+            after, is_left = self._read(stack, kind, is_fresh=is_fresh)
+            stacks.update((begin, each) for each in after)
+            if is_left:
+                leaving.append(np.array([begin]))
+        lefts = [left, *(_paired(begins, np.full(len(begins), self._unread)) for begins in leaving)]
+        before = np.concatenate(lefts)
+        rests, rest_of = np.unique(before & _SECOND, return_inverse=True)
+        needed = {rest for rest in rests.tolist() if (rest, kind) not in self._after}
         if needed:
             return None, needed
-        reached = self._table[kind][top]
+        rest_after = np.array([self._after[rest, kind] for rest in rests.tolist()], dtype=np.int64)[rest_of]
+        lives = rest_after != NOTHING
+        reached = self._table[kind][top].astype(np.int64)
         is_read = reached >= 0
         source, reached = source[is_read], reached[is_read]
-        is_plain = self._is_plain[reached]
-        items.update(zip(source[~is_plain].tolist(), zip(reached[~is_plain].tolist(), strict=True), strict=True))
-        keys = source[is_plain].astype(np.int64) * self._states + reached[is_plain]
-        more: list[int] = []
-        for begin, outcome in list(items):
-            if not isinstance(outcome, int) and len(outcome) == 1 and outcome[0] in self._plain:
-                items.remove((begin, outcome))
-                more.append(begin * self._states + outcome[0])
-        if more:
-            keys = np.append(keys, more)
-        return self._numbered(np.unique(keys), frozenset(items)), needed
+        is_single = self._is_single[reached]
+        stacks.update(zip(source[~is_single].tolist(), zip(reached[~is_single].tolist(), strict=True), strict=True))
+        more = [(begin, stack[0]) for begin, stack in stacks if len(stack) == 1 and self._is_single[stack[0]]]
+        stacks.difference_update((begin, (state,)) for begin, state in more)
+        found = np.array(more, dtype=np.int64).reshape(-1, 2)
+        singles = np.append(_paired(source, reached)[is_single], _paired(found[:, 0], found[:, 1]))
+        lefts_after = np.unique(_paired(before[lives] >> 32, rest_after[lives]))
+        return self._numbered(np.unique(singles), lefts_after, frozenset(stacks)), needed
 
-    def _read(self, stack: Stack, kind: int) -> tuple[frozenset[Stack], bool]:
+    def _read(self, stack: Stack, kind: int, *, is_fresh: bool) -> tuple[frozenset[Stack], bool]:
         """The stacks after a byte, and whether the callers of the whole stack may read the byte."""
-        fresh = stack[0] == FRESH
-        if fresh:
-            stack = stack[1:]
-        key = stack, kind, fresh
+        key = stack, kind, is_fresh
         result = self._stacks_after.get(key)
         if result is None:
+            targets = self._table[kind]
             after: set[Stack] = set()
             is_left = False
             seen = {(stack, False)}
@@ -217,15 +237,15 @@ class Effects:
             while agenda:
                 one, is_entered = agenda.pop()
                 new: list[tuple[Stack, bool]] = []
-                target = self._targets[one[-1]][kind]
+                target = int(targets[one[-1]])
                 if target >= 0:
                     after.add((*one[:-1], target))
-                for start, state in self._calls[one[-1]]:
+                for start, state in self._calls.get(one[-1], ()):
                     new.append(((*one[:-1], state, start), True))
-                if self._final[one[-1]] and not is_entered:  # a call reads something
+                if self._is_final[one[-1]] and not is_entered:  # a call reads something
                     if len(one) > 1:
                         new.append((one[:-1], False))
-                    elif not fresh:
+                    elif not is_fresh:
                         is_left = True
                 for each in new:
                     if each not in seen:

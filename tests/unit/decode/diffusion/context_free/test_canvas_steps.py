@@ -11,6 +11,7 @@ import structgen as sg
 from structgen import diffusion, samplers
 from structgen.decode.diffusion.canvas import canvas_language
 from structgen.decode.diffusion.context_free import ContextFreeLanguage
+from structgen.decode.diffusion.context_free.token_network import DEAD_CLASS
 from structgen.decode.diffusion.mean_field import FREE
 from structgen.engine import Vocabulary
 from structgen.errors import LimitExceeded
@@ -28,7 +29,7 @@ MANY = 1 << 50
 
 def fill(constraint: sg.Constraint, sampler: Any = None, **settings: Any) -> str:
     model = HashDiffusion(VOCABULARY, seed=3)
-    settings = {"canvas": 24, "seed": 1, "sampler": sampler or diffusion.Dingo(), **settings}
+    settings = {"canvas": 32, "seed": 1, "sampler": sampler or diffusion.Dingo(), **settings}
     return sg.generate(model, "", constraint, **settings).text
 
 
@@ -65,7 +66,7 @@ def test_a_canvas_ends_at_its_limit_which_has_a_name_and_a_place(sampler: Any) -
     with pytest.raises(LimitExceeded) as caught:
         fill(few, sampler)
     assert (caught.value.limit, caught.value.maximum) == ("canvas_steps", enough - 1)
-    assert caught.value.subject == "diffusion decoding: charts of a canvas of 24 slots"
+    assert caught.value.subject == "diffusion decoding: charts of a canvas of 32 slots"
     assert "fewer slots" in str(caught.value)
     assert "raise Limits(canvas_steps=...)" in str(caught.value)
 
@@ -127,6 +128,15 @@ def _weights(language: ContextFreeLanguage, canvas: np.ndarray) -> np.ndarray:
     weights[canvas == FREE] = np.where(language.counts.any(axis=1), 0.0, -np.inf)
     weights[:, 0] = 0.0
     return weights
+
+
+def test_a_token_below_a_dead_prefix_is_dead() -> None:
+    """No text holds z, so zq has the class of no token, although q may follow the other prefix of one byte."""
+    vocabulary = Vocabulary([b"", b"(", b")", b"q", b"zq", b"(q", b"x"], eos=[0])
+    constraint = sg.compile(sg.lark('start: "(" start ")" | "(q"'), vocabulary)
+    language = ContextFreeLanguage(constraint)
+    assert language.class_of[4] == language.class_of[6] == DEAD_CLASS
+    assert DEAD_CLASS not in {int(language.class_of[token]) for token in (1, 2, 3, 5)}
 
 
 @pytest.mark.exhaustive
