@@ -84,7 +84,7 @@ def network_of(constraint: Constraint, *, max_states: int = MAX_STATES) -> Netwo
     raise RuntimeError("no set of called rules was tried")
 
 
-_STEPS_OF_STATE: Final = 256
+_STEPS_OF_STATE: Final = 512
 """To make a state of the engine's network, with its 256 targets."""
 
 

@@ -85,6 +85,7 @@ def test_ordinary_canvases_are_far_below_the_limits() -> None:
     assert 10 * steps < sg.Limits().canvas_steps
     assert 3 * steps < sg.Limits.strict().canvas_steps
     assert 10 * made(JSON) < sg.Limits().canvas_steps
+    assert made(JSON) < sg.Limits.strict().canvas_steps
 
 
 def test_infilling_counts_the_choice_of_lengths() -> None:
