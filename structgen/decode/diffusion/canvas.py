@@ -195,7 +195,7 @@ def _typical_lengths(automaton: TokenAutomaton, vocabulary: Vocabulary, max_slot
     shares = np.divide(weights, total[source])
     stops = np.divide(accepting, total, out=np.zeros_like(accepting), where=total > 0)
     begin = np.searchsorted(source, np.arange(automaton.states + 1))
-    at = np.zeros(automaton.states)
+    at, buffer = np.zeros(automaton.states), np.empty(len(source))
     at[0] = 1.0
     ended, typical = 0.0, max_slots
     for length in range(max_slots + 1):
@@ -205,11 +205,14 @@ def _typical_lengths(automaton: TokenAutomaton, vocabulary: Vocabulary, max_slot
         reached = np.flatnonzero(at)
         counts = begin[reached + 1] - begin[reached]
         count = int(counts.sum())
-        edges: slice | NDArray[np.int64] = slice(None)
-        if 3 * count < len(source):  # to choose edges takes twice as much as to follow them
+        _spend_length(automaton.states // 8 + min(count, len(source) // 8), automaton)
+        if 8 * count < len(source):  # to choose edges takes several times as much as to follow them
             edges = np.arange(count) + np.repeat(begin[reached] - np.cumsum(counts) + counts, counts)
-        _spend_length(automaton.states // 8 + min(count, len(source) // 3), automaton)
-        at = np.bincount(target[edges], at[source[edges]] * shares[edges], automaton.states).astype(np.float64)
+            through, ends = at[source[edges]] * shares[edges], target[edges]
+        else:  # in a buffer: fresh memory takes more than all the rest
+            through, ends = np.take(at, source, out=buffer, mode="clip"), target
+            through *= shares
+        at = np.bincount(ends, through, automaton.states).astype(np.float64)
         if not at.any():
             return min(typical, length), length
     return typical, max_slots
@@ -217,7 +220,7 @@ def _typical_lengths(automaton: TokenAutomaton, vocabulary: Vocabulary, max_slot
 
 def _walk_edges(
     automaton: TokenAutomaton, vocabulary: Vocabulary
-) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.float64]]:
+) -> tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.float64]]:
     """Return source, target and weight of the edges that a random walk may take."""
     tokens_of_class = np.bincount(automaton.class_of, minlength=automaton.classes)
     token_of_class = np.zeros(automaton.classes, dtype=np.int64)
@@ -225,21 +228,30 @@ def _walk_edges(
     running = np.concatenate([[0], np.cumsum(tokens_of_class[automaton.label_class])])
     sizes = (running[automaton.label_begin[1:]] - running[automaton.label_begin[:-1]])[automaton.label]
     retained = (automaton.distance[automaton.target] < FAR) & (sizes > 0)
-    single = np.flatnonzero(retained & (sizes == 1))
-    _spend_length(2 * PYTHON_STEP * len(single), automaton)
-    by_state: dict[int, list[tuple[bytes, int]]] = {}
-    for edge, label, state in zip(
-        single.tolist(), automaton.label[single].tolist(), automaton.source[single].tolist(), strict=True
-    ):
+    of_label = np.full(len(automaton.label_begin) - 1, -1, dtype=np.int64)  # the token of a label that has only one
+    for label in np.unique(automaton.label[retained & (sizes == 1)]).tolist():
         classes = automaton.label_class[automaton.label_begin[label] : automaton.label_begin[label + 1]]
-        token = next(int(token_of_class[of]) for of in classes if tokens_of_class[of])
-        by_state.setdefault(state, []).append((vocabulary.tokens[token], edge))
-    for spelled in by_state.values():
-        spelled.sort()
-        for (piece, edge), (longer, _) in pairwise(spelled):
-            if piece and longer != piece and longer.startswith(piece):
-                retained[edge] = False
-    return automaton.source[retained], automaton.target[retained], np.log2(1.0 + sizes[retained])
+        of_label[label] = next(int(token_of_class[of]) for of in classes if tokens_of_class[of])
+    single = np.flatnonzero(retained & (sizes == 1))
+    _spend_length(PYTHON_STEP * len(single) // 2, automaton)
+    tokens = of_label[automaton.label[single]]
+    firsts = np.flatnonzero(np.diff(automaton.source[single], prepend=-1))
+    dropped: dict[bytes, list[int]] = {}  # of the tokens of a state, those that begin the next one
+    for first, last in pairwise([*firsts.tolist(), len(single)]):
+        if last - first < 2:
+            continue
+        key = tokens[first:last].tobytes()
+        if key not in dropped:
+            spelled = sorted((vocabulary.tokens[token], at) for at, token in enumerate(tokens[first:last].tolist()))
+            dropped[key] = [
+                at
+                for (piece, at), (longer, _) in pairwise(spelled)
+                if piece and longer != piece and longer.startswith(piece)
+            ]
+        if dropped[key]:
+            retained[single[first:last][dropped[key]]] = False
+    source, target = (ends[retained].astype(np.intp) for ends in (automaton.source, automaton.target))
+    return source, target, np.log2(1.0 + sizes[retained])
 
 
 def _spend_length(steps: int, automaton: TokenAutomaton) -> None:
