@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import socket
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final, get_args
 
 import click
@@ -123,7 +124,10 @@ def serve(  # noqa: PLR0913  its options
     with _listening(host, port) as listening:
         loaded = load()
         runner = Runner(loaded, max_running=max_running, max_queue=max_queue, time_limit_s=time_limit)
-        service = Service(loaded, loaded.name, runner, Limits.strict() if limits == "strict" else Limits(), tool_family)
+        bounds = Limits.strict() if limits == "strict" else Limits()
+        if decoder == "diffusion":  # strictly, no canvas of any JSON is filled
+            bounds = replace(bounds, canvas_steps=Limits().canvas_steps)
+        service = Service(loaded, loaded.name, runner, bounds, tool_family)
         _ = service.form  # a wrong family ends the command here
         app = application(service, api_key=api_key, allow_origin=allow_origin)
         port = listening.getsockname()[1]

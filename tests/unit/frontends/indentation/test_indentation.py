@@ -200,8 +200,8 @@ def test_guard_of_a_character() -> None:
 def test_a_guard_beside_json_that_is_recursive() -> None:
     """What ``%json`` stands for has rules of its own."""
     constraint = compile(lark('start: WORD ("b" | "c") %json {"type": "array"} | %json {} WORD\nWORD: /a(?!b)/'), BYTES)
-    for value in ("{}", '{"x":1,"y":[{"z":[]}]}', "[[1],{}]", "3", "[[1],{]"):
-        is_json = value != "[[1],{]"
+    for value in ("{}", '{"x": 1, "y": [{"z": []}]}', "[[1], {}]", "3", "[[1], {]"):
+        is_json = value != "[[1], {]"
         assert accepts(constraint, f"{value}a") == is_json
         assert accepts(constraint, f"ac{value}") == (is_json and value.startswith("["))
         assert not accepts(constraint, f"{value}ab")
