@@ -51,7 +51,7 @@ __all__ = ["LexerName", "lark", "load", "read_simple", "without_marks"]
 def _with_flat_rules(
     rules: Mapping[str, Grammar], body: Grammar, limits: Limits
 ) -> tuple[Mapping[str, Grammar], Grammar]:
-    """Return rules and a body of which none has rules of its own inside, as those of ``%json`` have."""
+    """Return rules and a body without rules of their own inside, which those of ``%json`` have."""
     if not any(isinstance(node, Rules | Shared) for term in (*rules.values(), body) for node in postorder(term)):
         return rules, body
     marks = {mark.name: EMPTY for mark in (NEWLINE, INDENT, DEDENT, GAP, OPEN, CLOSE)}

@@ -166,10 +166,10 @@ class Service:
         async def watched(index: int, task: Task) -> None:
             try:
                 await pump(index, task)
+            except asyncio.CancelledError:  # nobody waits any more, and an error in the queue would refer to the queue
+                raise
             except BaseException as error:  # a panic of a library in Rust is no Exception
                 queue.put_nowait((index, error))
-                if isinstance(error, asyncio.CancelledError):
-                    raise
 
         running = [asyncio.create_task(watched(index, task)) for index, task in enumerate(tasks)]
         left = len(tasks)

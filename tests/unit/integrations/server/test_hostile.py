@@ -165,23 +165,24 @@ def test_a_client_that_is_still_sending_can_read_why_it_is_refused(url: str) -> 
     assert json.loads(found.partition(b"\r\n\r\n")[2])["error"]["code"] == "body_too_large"
 
 
-def test_what_is_no_exception_ends_an_answer_too() -> None:
+def test_what_is_no_exception_ends_an_answer_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """A panic of a library in Rust is a ``BaseException``: whoever waits for the answer gets it, and does not hang."""
 
     class Panic(BaseException):
         """As of PyO3."""
 
-    class Broken:
-        async def run(self, task: Any) -> AsyncGenerator[Any, None]:
-            await asyncio.sleep(0)
-            if task:
-                raise Panic
-            yield
+    async def run(_: Runner, task: Any) -> AsyncGenerator[Any, None]:
+        await asyncio.sleep(0)
+        if task:
+            raise Panic
+        yield
 
     async def answered() -> None:
-        service = Service(HashModel(VOCABULARY), "hash", cast("Runner", Broken()), sg.Limits())
+        model = HashModel(VOCABULARY)
+        service = Service(model, "hash", Runner(model), sg.Limits())
         await asyncio.wait_for(service.answers([cast("Any", object())]), 20)
 
+    monkeypatch.setattr(Runner, "run", run)
     with pytest.raises(Panic):
         asyncio.run(answered())
 
