@@ -138,7 +138,8 @@ class Chain:
         """Log of the mass around each label: of all runs with the label in the slot, without the label's own weight.
 
         Returns:
-            float64 ``[slots, labels]``, not normalised.
+            float64 ``[slots, labels]``, not normalised; of a label whose weight is minus infinity too little or none,
+            for runs through it are not looked at.
         """
         return self._native.label_masses()
 
