@@ -18,7 +18,8 @@ T ?= 600
 FUZZ_CXX ?= clang++
 
 # Tests of native code that lie beside what calls it.
-CANVAS_TESTS := $(addprefix tests/unit/decode/diffusion/,test_class_scores.py test_token_automaton.py test_chain.py context_free)
+NATIVE_TESTS := $(addprefix tests/unit/decode/diffusion/,test_class_scores.py test_token_automaton.py test_chain.py context_free) \
+  tests/unit/models/llama/test_own_attention.py
 
 # What the native fuzz target needs: the engine and the readers that know nothing of Python.
 FUZZED := $(foreach part,automaton base masks matcher scopes terms,$(wildcard kernels/native/$(part)/*.cpp)) \
@@ -91,7 +92,7 @@ clients: $(VENV)/stamp-server $(CLIENTS_VENV)/stamp  ## let clients of OpenAI's 
 asan: $(ASAN_VENV)/stamp $(VENV)/stamp-test  ## run the engine's tests under the address and undefined-behaviour sanitizers
 	LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libstdc++.so)" \
 	ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 PYTHONMALLOC=malloc \
-	$(ASAN_VENV)/bin/python -m pytest -q -m "not nightly and not exhaustive and not model" -p no:cacheprovider tests/unit/engine --ignore tests/unit/engine/tokenizers $(CANVAS_TESTS) $(PYTEST_ARGS)
+	$(ASAN_VENV)/bin/python -m pytest -q -m "not nightly and not exhaustive and not model" -p no:cacheprovider tests/unit/engine --ignore tests/unit/engine/tokenizers $(NATIVE_TESTS) $(PYTEST_ARGS)
 
 # Addresses are not randomised, since the sanitizer needs room at fixed places.  A report fails the run at its end.
 tsan: $(TSAN_VENV)/stamp $(VENV)/stamp-test  ## run threads that compile and fill over one vocabulary under the thread sanitizer, for T seconds

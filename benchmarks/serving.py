@@ -4,10 +4,10 @@
 outputs; medians of the differences to the first text and for a further token.  Both are a worker of a ``Batch`` and
 answer the same requests in the same order, so they share the same prompts and their drafters remember the same answers:
 as many passes show it, and what is left is the server.  The first text of JSON is forced, and comes before any pass.
-*Many clients*: N requests one after the other, then by N clients at once; tokens a second of both, and the times
-between the passes of a client, from its second piece of text on (median, 99 %).  *A long prompt*: while a client reads
-a long answer, another one comes with a prompt of 1,000 tokens; the longest wait of the first one, in its ordinary
-passes.
+*Many clients*: N requests one after the other, then by N clients at once, in a server that has not met the schema;
+tokens a second of both, and the times between the passes of a client, from its second piece of text on (median, 99 %).
+*A long prompt*: while a client reads a long answer, another one comes with a prompt of 1,000 tokens; the longest wait
+of the first one, in its ordinary passes.
 
 Usage: python benchmarks/serving.py [--clients 16] [--rounds 3] [--runtime R] [--record FILE]
 """
@@ -250,10 +250,12 @@ def main() -> int:
     with served(extra) as address, Batch(model, patience=PATIENCE) as batch:
         lines += one_client(address, batch, arguments.rounds)
         sys.stderr.write("\n".join(lines) + "\n")
-        for schema, what in ((SCHEMA, "JSON"), (None, "free text")):
+        lines += long_prompt(address, arguments.rounds)
+    for schema, what in ((SCHEMA, "JSON"), (None, "free text")):
+        with served(extra) as address:
+            asked(address, "Say hello.", max_tokens=8, schema=None)
             lines += many_clients(address, arguments.clients, arguments.rounds, schema, what)
             sys.stderr.write("\n".join(lines[-2:]) + "\n")
-        lines += long_prompt(address, arguments.rounds)
     runtime = arguments.runtime or "llama.cpp where it is installed"
     head = (
         f"# The server\n\n`python {' '.join(['benchmarks/serving.py', *sys.argv[1:]])}`\n\n"
