@@ -30,8 +30,6 @@ FUZZ_FLAGS := -std=c++20 -O2 -g1 -fno-omit-frame-pointer -D_GLIBCXX_ASSERTIONS -
 
 BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
-# Threads of torch that spin while they wait are ten times slower as soon as another process wants a core.
-export OMP_WAIT_POLICY ?= PASSIVE
 # Tests are compiled once and not by each process: it is half of what collecting them takes.
 unexport PYTHONDONTWRITEBYTECODE
 

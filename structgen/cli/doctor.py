@@ -33,7 +33,7 @@ _COLOURS: Final[dict[Status, str]] = {"ok": "green", "missing": "yellow", "old":
 _OFFLINE: Final = "HF_HUB_OFFLINE"
 _VARIABLES: Final = (
     *("STRUCTGEN_CACHE", "STRUCTGEN_CACHE_MB", "HF_HOME", "HF_HUB_CACHE", "CUDA_VISIBLE_DEVICES"),
-    *("OMP_NUM_THREADS", "OMP_WAIT_POLICY", "NO_COLOR"),
+    *("OMP_NUM_THREADS", "OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "NO_COLOR"),
 )
 _REQUIREMENT: Final = re.compile(
     r"([A-Za-z0-9._-]+)[^;]*?(?:>=\s*([0-9.]+))?[^;]*(?:;.*extra == ['\"]([\w-]+)['\"].*)?"
