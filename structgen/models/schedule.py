@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cached_property
 from time import perf_counter
 from typing import TYPE_CHECKING, Final, final
 
@@ -84,7 +83,9 @@ class Schedule:
         self._model = model
         self._pass_tokens = pass_tokens
         self._has_patience = has_patience
-        self._bounds: dict[tuple[int, float], int | None] = {}
+        self._table: PassTimes | None = None  # read before the first pass: the model may measure it, and is free then
+        self._is_table_read = not has_patience
+        self._bounds: dict[tuple[int, float], int] = {}
 
     def pieces(
         self, waiting: Sequence[Request], prefixes: Prefixes, *, workers: int, passes: int
@@ -97,6 +98,8 @@ class Schedule:
             workers: how many there are, waiting or not.
             passes: the number of passes, with the next one.
         """
+        if not self._is_table_read:
+            self._table, self._is_table_read = getattr(self._model, "pass_times", None), True
         ordered = sorted(waiting, key=lambda request: (request.arrived, request.order))
         prompts = [request for request in ordered if request.is_prompt]
         short = [request for request in ordered if not request.is_prompt]
@@ -144,22 +147,16 @@ class Schedule:
 
     def _bound(self, sequences: int, longest: float) -> int | None:
         """Rows of a pass that takes ``longest`` times as long as with one row of each of its sequences; None: any."""
-        if not self._has_patience:
+        if self._table is None:
             return None
         if (sequences, longest) not in self._bounds:
-            times = self._table
-            rows = None if times is None else rows_within(times, longest * time_of(times, sequences))
-            self._bounds[sequences, longest] = None if rows is None else max(sequences, rows)
+            rows = rows_within(self._table, longest * time_of(self._table, sequences))
+            self._bounds[sequences, longest] = max(sequences, rows)
         return self._bounds[sequences, longest]
 
     def _time(self, rows: int) -> float:
         """The time of a pass over so many rows, in passes over one; 1 where rows cost next to nothing."""
         return 1.0 if rows < 1 or self._table is None else time_of(self._table, rows)
-
-    @cached_property
-    def _table(self) -> PassTimes | None:
-        times: PassTimes | None = getattr(self._model, "pass_times", None) if self._has_patience else None
-        return times
 
 
 def _first_come(requests: Sequence[Request], room: int) -> dict[Request, int]:
