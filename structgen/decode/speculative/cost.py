@@ -150,13 +150,6 @@ class CostModel:
         """
         return _may_pay(self, budget)
 
-    def pays(self, budget: int, asking: float) -> bool:
-        """Return whether a chain of up to ``budget`` draft tokens is worth the time of drafting, in passes.
-
-        Each is taken to be accepted in 7 of 10 cases if the one before it is.
-        """
-        return _pays(self, budget, asking)
-
     def least(self, pending: int, budget: int) -> float:
         """Return the acceptance probability below which no draft token pays.
 
@@ -189,12 +182,6 @@ def _least(cost: CostModel, pending: int, budget: int) -> float:
 def _may_pay(cost: CostModel, budget: int) -> bool:
     extra = cost.relatives(1 + budget)[2:] - 1.0
     return bool((extra < _USUAL_RATE * np.arange(1, budget + 1)).any())
-
-
-@lru_cache(maxsize=4096)
-def _pays(cost: CostModel, budget: int, asking: float) -> bool:
-    saved = np.cumsum(_USUAL_RATE ** np.arange(1, budget + 1))
-    return bool((saved - (cost.relatives(1 + budget)[2:] - 1.0) > asking).any())
 
 
 @lru_cache(maxsize=1024)
