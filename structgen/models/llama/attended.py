@@ -1,4 +1,4 @@
-"""Groups of cache entries that rows of a forward pass attend to; ``PackedAttention`` combines their results."""
+"""Groups of cache entries that rows of a forward pass attend to; ``attention.py`` combines their results."""
 
 from __future__ import annotations
 
