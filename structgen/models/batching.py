@@ -21,6 +21,7 @@ from structgen.models.batch_requests import Prefixes, Request
 from structgen.models.protocol import Extension, PackedModel, ResidentModel, ResidentSession, TreeSession
 from structgen.models.schedule import Schedule
 from structgen.models.session import PackedSession, can_branch, treeless
+from structgen.models.turns import Turns
 from structgen.travel import Live
 
 if TYPE_CHECKING:
@@ -100,6 +101,7 @@ class Batch(Live):
         self._waiting: list[Request] = []
         self._leader: Request | None = None  # whose thread runs a pass now
         self._passes = 0
+        self._turns = Turns()  # of workers that have their answers
 
     def __enter__(self) -> Self:
         return self
@@ -194,6 +196,7 @@ class Batch(Live):
         return next((worker for worker in self._workers if worker.thread == thread), None)
 
     def _leave(self, worker: Worker) -> None:
+        worker.end_turn()
         with self._changed:
             if worker in self._workers:
                 self._workers.remove(worker)
@@ -215,7 +218,8 @@ class Batch(Live):
         return request.answer()
 
     def _meet(self, request: Request, worker: Worker) -> Logits | ResidentLogits:
-        """Run passes, or wait for other workers to run them, until the request is answered."""
+        """Run passes, or wait for other workers to run them, until the request is answered and it is their turn."""
+        worker.end_turn()
         try:
             with self._changed:
                 worker.is_awaited = worker.has_asked = True
@@ -236,6 +240,7 @@ class Batch(Live):
                     waiting = list(self._waiting)
                 self._run_pass(waiting)
                 self._end_pass(request)
+            worker.turn = self._turns.take()
         except BaseException:
             self._withdraw(request)
             raise
@@ -327,6 +332,7 @@ class Worker:
         self.thread: int | None = None
         self.is_awaited = True
         self.has_asked = False
+        self.turn: Lock | None = None
 
     def __enter__(self) -> Self:
         self._batch._bind(self)
@@ -334,6 +340,12 @@ class Worker:
 
     def __exit__(self, *exception: object) -> None:
         self.leave()
+
+    def end_turn(self) -> None:
+        """Let the next worker go on that has its answer."""
+        turn, self.turn = self.turn, None
+        if turn is not None:
+            turn.release()
 
     def leave(self) -> None:
         """Let the others continue without this worker, also if no thread was ever bound to it."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import os
 import platform
 from collections import deque
@@ -43,6 +42,8 @@ _FIRST_PASSES: Final = 2
 _KEPT_TIMES: Final = 4
 _REPEATED: Final = 32
 _TRIALS: Final = 0.02
+_SLOWER: Final = 0.15
+_HALVED: Final = 8
 _lock = Lock()
 _known: dict[str, PassTimes] = {}
 
@@ -167,11 +168,13 @@ class FastestThreads:
     than one thread takes for all of it, above all where two processors are one core.
 
     Numbers of threads are the largest one, its half, and so on.  A pass over 32 rows and more takes the largest, or the
-    one that is the fastest for 16 to 31 rows.  Fewer rows are learnt in groups (1, 2 to 3, 4 to 7, 8 to 15, 16 to 31).
-    Two passes each take the number that is the fastest for fewer rows, at first the largest, its neighbours, and the
-    neighbours of the fastest until that is one in between.  The shortest of the last four times of each number counts.
-    After 32 passes, or more where that would take over 2 % of the time, a pass takes a neighbour of the fastest number:
-    so the choice follows the load of the machine.
+    one that is the fastest for 24 to 31 rows.  Fewer rows are learnt in groups (1, 2 to 3, 4 to 7, 8 to 11, 12 to 15,
+    16 to 23, 24 to 31).  Two passes each take the number that is the fastest for fewer rows, at first the largest, its
+    neighbours, and the neighbours of the fastest until that is one in between.  A smaller number that is clearly slower
+    for fewer rows is left out, since it can only be slower for more.  The shortest of the last four times of each
+    number counts.  After 32 passes, or more where that would take over 2 % of the time, a pass takes a neighbour of the
+    fastest number: so the choice follows the load of the machine.  Where another number becomes the fastest, the load
+    has changed: its times for other rows are forgotten, and measured anew.
 
     Args:
         most: the largest number.
@@ -185,29 +188,36 @@ class FastestThreads:
         while learns and self._numbers[-1] > 1:
             self._numbers.append(self._numbers[-1] // 2)
         self._times: list[list[deque[float]]] = [
-            [deque(maxlen=_KEPT_TIMES) for _ in self._numbers] for _ in range(_MANY_ROWS.bit_length())
+            [deque(maxlen=_KEPT_TIMES) for _ in self._numbers] for _ in range(_group(_MANY_ROWS))
         ]
-        self._passes = [0] * _MANY_ROWS.bit_length()
-        self._tried = [[0] * len(self._numbers) for _ in self._passes]  # the number of the pass that did so last
+        self._passes = 0
+        self._tried = [0] * len(self._numbers)  # the number of the pass that did so last
 
     def of(self, rows: int) -> int:
         """Return the number of threads for the next pass over so many rows."""
         if len(self._numbers) == 1:
             return self._numbers[0]
         if rows >= _MANY_ROWS:
-            return self._numbers[self._best(_MANY_ROWS.bit_length() - 1) if self._follows else 0]
-        group = rows.bit_length()
+            return self._numbers[self._best(len(self._times) - 1) if self._follows else 0]
+        group = _group(rows)
         times = self._times[group]
         best = self._best(group)
         neighbours = [at for at in (best + 1, best - 1) if 0 <= at < len(times)]
         for at in (best, *neighbours):
-            if len(times[at]) < _FIRST_PASSES:
+            if len(times[at]) < _FIRST_PASSES and not self._is_slower_below(group, at):
                 return self._numbers[at]
         for at in neighbours:
-            extra = min(times[at]) / min(times[best]) - 1
-            if self._passes[group] - self._tried[group][at] >= max(_REPEATED, extra / _TRIALS):
+            extra = min(times[at]) / min(times[best]) - 1 if times[at] else _SLOWER
+            if self._passes - self._tried[at] >= max(_REPEATED, extra / _TRIALS):
                 return self._numbers[at]
         return self._numbers[best]
+
+    def _is_slower_below(self, group: int, at: int) -> bool:
+        """Whether a number is clearly slower than a larger one for fewer rows, by the nearest group that has both."""
+        for times in reversed(self._times[:group]):
+            if times[at] and (larger := [min(known) for known in times[:at] if known]):
+                return min(times[at]) > (1 + _SLOWER) * min(larger)
+        return False
 
     def _best(self, group: int) -> int:
         """The index of the fastest number for a group, or for the nearest one of fewer rows that has times."""
@@ -219,12 +229,23 @@ class FastestThreads:
     def note(self, rows: int, threads: int, seconds: float) -> None:
         """Note the time of a pass."""
         if rows < _MANY_ROWS and len(self._numbers) > 1:
-            group = rows.bit_length()
+            group = _group(rows)
             at = self._numbers.index(threads)
-            self._passes[group] += 1
-            self._tried[group][at] = self._passes[group]
+            self._passes += 1
+            self._tried[at] = self._passes
+            before = self._best(group)
             # More rows of a group take longer, by less than in proportion.
-            self._times[group][at].append(max(seconds, 1e-9) / math.sqrt(rows))
+            self._times[group][at].append(max(seconds, 1e-9) / rows ** (0.5 if rows < _HALVED else 0.75))
+            if (best := self._best(group)) != before:
+                for other, times in enumerate(self._times):
+                    if other != group and self._best(other) != best:
+                        times[best].clear()
+
+
+def _group(rows: int) -> int:
+    """The group of a number of rows: each octave is one, and from eight rows on two."""
+    octave = rows.bit_length()
+    return octave if rows < _HALVED else 2 * octave - 4 + (rows >> (octave - 2) & 1)
 
 
 def _parsed(text: str) -> PassTimes:

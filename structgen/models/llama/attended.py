@@ -57,16 +57,16 @@ class Own(NamedTuple):
     tree: TokenTree | None
 
 
-def own_entries(own: Own, shape: LlamaShape) -> Iterator[Stretch]:
+def own_entries(own: Own, shape: LlamaShape, sums: torch.dtype) -> Iterator[Stretch]:
     """Yield a sequence's own entries, one group per segment, the last with the new tokens."""
     *before, (segment, start, stop) = own.spans
     rows = own.rows
     for span in before:
         if span.length:
-            yield Stretch(span, dict.fromkeys(rows, span.length), shape)
+            yield Stretch(span, dict.fromkeys(rows, span.length), shape, sums)
     new = Span(segment, stop, stop + len(rows))
     seen = {row: stop - start + count for count, row in enumerate(rows, start=1)}
-    yield Stretch(Span(segment, start, new.stop), seen, shape, new, own.tree)
+    yield Stretch(Span(segment, start, new.stop), seen, shape, sums, new, own.tree)
 
 
 class AttendedEntries(Protocol):
@@ -95,6 +95,7 @@ class Stretch:
         span: the range.
         seen: the query rows that attend to the range, and the number of entries that each attends to.
         shape: the shape of the network.
+        sums: the dtype of sums over entries.
         new: the end of the range, for the rows' own keys and values.
         tree: the tree of the last rows; of the tree's entries, each row attends to its ancestors only.
     """
@@ -104,18 +105,20 @@ class Stretch:
         span: Span,
         seen: dict[int, int],
         shape: LlamaShape,
+        sums: torch.dtype,
         new: Span | None = None,
         tree: TokenTree | None = None,
     ) -> None:
-        device, dtype = span.segment.entries.device, span.segment.entries.dtype
+        device = span.segment.entries.device
         self.rows = index_of(list(seen), device)
         self._shape = shape
+        self._sums = sums
         self._entries = span.layers()
         self._new = None if new is None else new.layers()
         # Query heads that share keys are treated as rows.
         groups = shape.heads // shape.key_value_heads
         limits = [limit for limit in seen.values() for _ in range(groups)]
-        self._bias = None if min(limits) == span.length else bias_of(limits, span.length, device).to(dtype)
+        self._bias = None if min(limits) == span.length else bias_of(limits, span.length, device).to(sums)
         if tree is not None and self._bias is not None:
             hidden = ~torch.from_numpy(tree.ancestors()).to(device).repeat_interleave(groups, 0)
             self._bias[-len(hidden) :, -hidden.shape[1] :].masked_fill_(hidden, -torch.inf)
@@ -128,9 +131,9 @@ class Stretch:
             self._new[layer][0] = keys[self.rows].transpose(0, 1)
             self._new[layer][1] = values[self.rows].transpose(0, 1)
         shape = self._shape
-        own = queries[self.rows].to(self._entries[layer].dtype)
+        own, (all_keys, all_values) = queries[self.rows].to(self._sums), self._entries[layer].to(self._sums)
         grouped = own.view(len(own), shape.key_value_heads, -1, shape.head_width).transpose(0, 1).flatten(1, 2)
-        output, log_sums = attend(grouped, self._entries[layer][0], self._entries[layer][1], self._bias)
+        output, log_sums = attend(grouped, all_keys, all_values, self._bias)
         back = shape.key_value_heads, len(own), -1
         return (
             output.to(log_sums.dtype).reshape(*back, shape.head_width).transpose(0, 1).reshape(own.shape),

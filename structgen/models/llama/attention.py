@@ -57,20 +57,28 @@ class Attention(Protocol):
         """Finish the pass: all new keys and values are in the caches afterwards."""
 
 
-def attention(parts: Sequence[Part], shape: LlamaShape, dtype: torch.dtype) -> Attention:
-    """Return the attention of parts whose caches have capacity for their tokens; ``dtype`` is that of queries."""
+def attention(parts: Sequence[Part], shape: LlamaShape, dtype: torch.dtype, sums: torch.dtype) -> Attention:
+    """Return the attention of parts whose caches have capacity for their tokens.
+
+    Args:
+        parts: the parts.
+        shape: the shape of the network.
+        dtype: the dtype of queries and cache entries.
+        sums: the dtype of the sums over entries, at least as wide; native code always sums in float64.
+    """
     is_native = dtype == torch.float32 and shape.head_width % 8 == 0 and parts[0].cache.links[-1].segment.entries.is_cpu
     if len(parts) == 1 and len(parts[0].cache.links) == 1 and not (is_native and parts[0].rows <= _NATIVE_ROWS):
-        return _SingleAttention(parts[0], shape)
-    return _PackedAttention(parts, shape, is_native=is_native)
+        return _SingleAttention(parts[0], shape, sums)
+    return _PackedAttention(parts, shape, sums, is_native=is_native)
 
 
 @final
 class _SingleAttention:
     """Attention of one sequence in one segment."""
 
-    def __init__(self, part: Part, shape: LlamaShape) -> None:
+    def __init__(self, part: Part, shape: LlamaShape, sums: torch.dtype) -> None:
         self._shape = shape
+        self._sums = sums
         entries = part.cache.links[0].segment.entries
         # The views of all layers are made at once: one slice costs as much as a small attention.
         self._keys, self._values = (entries[:, at, None, :, : part.end].unbind(0) for at in range(2))
@@ -88,8 +96,8 @@ class _SingleAttention:
         self._new_keys[layer].copy_(keys.transpose(0, 1))
         self._new_values[layer].copy_(values.transpose(0, 1))
         shape, given = self._shape, queries.dtype
-        all_keys, all_values = self._keys[layer], self._values[layer]
-        queries = queries.to(all_keys.dtype)
+        all_keys, all_values = self._keys[layer].to(self._sums), self._values[layer].to(self._sums)
+        queries = queries.to(self._sums)
         if self._visible is None:
             # Query heads that share keys are treated as positions; all attend to everything.
             grouped = queries.reshape(1, shape.key_value_heads, -1, shape.head_width)
@@ -137,14 +145,14 @@ class _PackedAttention:
     of its own.  The results of the groups are combined one by one.
     """
 
-    def __init__(self, parts: Sequence[Part], shape: LlamaShape, *, is_native: bool) -> None:
+    def __init__(self, parts: Sequence[Part], shape: LlamaShape, sums: torch.dtype, *, is_native: bool) -> None:
         ends = list(accumulate(part.rows for part in parts))
         rows = [range(end - part.rows, end) for end, part in zip(ends, parts, strict=True)]
         self._attended: list[AttendedEntries] = []
         shared = _shared(parts, _WORTHWHILE_NATIVELY if is_native else _WORTHWHILE)
         for segment, (length, held) in shared.items():
             seen = {row: limit for index, limit in held.items() for row in rows[index]}
-            self._attended.append(Stretch(Span(segment, 0, length), seen, shape))
+            self._attended.append(Stretch(Span(segment, 0, length), seen, shape, sums))
         few: list[Own] = []
         short: defaultdict[int, list[Own]] = defaultdict(list)  # by the width to which their rows are padded
         for index, part in enumerate(parts):
@@ -158,19 +166,19 @@ class _PackedAttention:
             elif part.rows <= _FEW and sum(span.length for span in spans) <= _SHORT:
                 short[1 << (part.rows - 1).bit_length()].append(own)
             else:
-                self._attended += own_entries(own, shape)
+                self._attended += own_entries(own, shape, sums)
         for most, group in short.items():
             if most > 1 and len(group) == 1:
-                self._attended += own_entries(group[0], shape)
+                self._attended += own_entries(group[0], shape, sums)
             else:
                 self._attended.append(Padded(group, most, shape))
         if few:
             self._attended.append(OwnRows(few, ends[-1], shape))
         entries = parts[0].cache.links[-1].segment.entries
-        sums = torch.float64 if few else sums_type(entries.dtype)
-        self._sums = sums
-        self._output = torch.empty((ends[-1], shape.heads, shape.head_width), device=entries.device, dtype=sums)
-        self._log_sums = torch.empty((ends[-1], shape.heads), device=entries.device, dtype=sums)
+        self._sums = torch.float64 if few else sums_type(sums)
+        size = (ends[-1], shape.heads, shape.head_width)
+        self._output = torch.empty(size, device=entries.device, dtype=self._sums)
+        self._log_sums = torch.empty(size[:2], device=entries.device, dtype=self._sums)
 
     def mix(self, layer: int, queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
         given = queries.dtype

@@ -180,7 +180,7 @@ class LlamaSkippingSession:
         def run() -> torch.Tensor:
             x = network.embedding(torch.tensor(ids, device=network.device))
             rotation = network.rotation(torch.arange(part.start, part.end, device=network.device))
-            attending = attention([part], network.shape, network.dtype)
+            attending = attention([part], network.shape, network.dtype, network.sums_dtype)
             for layer in self._layers:
                 x = network.layer(layer, x, rotation, attending)
             return network.logits(x[-1:], weights)[0]

@@ -207,7 +207,7 @@ class LlamaSession(LlamaLayers, PackedSession):
         super().__init__()
         self.model = model
         network = model.network
-        self._cache = KeyValues(network.shape, device=network.device, dtype=network.cache_dtype)
+        self._cache = KeyValues(network.shape, device=network.device, dtype=network.dtype)
         self._tree: TokenTree | None = None
         self.forwards = 0
 

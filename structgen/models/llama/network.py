@@ -132,9 +132,9 @@ class LlamaNetwork:
         if self.is_quantised:
             check_int8(device)
         self.dtype = torch.float32 if self.is_quantised else dtype
-        # Rounding to digits would amplify the last bits of sums, which depend on the rows of a pass.  Attention in
-        # float64, rounded to float32, does not depend on them.
-        self.cache_dtype = torch.float64 if self.is_quantised else dtype
+        # Rounding to digits would amplify the last bits of sums, which depend on the rows of a pass.  Attention that
+        # sums in float64, rounded to float32, does not depend on them.
+        self.sums_dtype = torch.float64 if self.is_quantised else dtype
 
         def placed(key: str) -> torch.Tensor:
             return weights[f"model.{key}.weight"].to(device=device, dtype=self.dtype)
@@ -212,7 +212,7 @@ class LlamaNetwork:
             positions = torch.tensor([at for part in parts for at in part.positions], device=self.device)
             x = self._embedded(parts)
             rotation = self.rotation(positions)
-            attending = attention(parts, shape, self.dtype)
+            attending = attention(parts, shape, self.dtype, self.sums_dtype)
             for index in range(shape.layers):
                 check_awaited()
                 if watched and index in watched:

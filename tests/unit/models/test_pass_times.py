@@ -155,6 +155,23 @@ def test_the_number_of_threads_follows_the_machine() -> None:
     assert passes(chosen, {2: 0.5, 1: 1.0}, 100)[-20:].count(2) >= 19
 
 
+def test_what_is_slower_for_few_rows_is_left_out_for_more() -> None:
+    """Half the threads cost two passes for one group of rows, and then one now and then."""
+    chosen = FastestThreads(2)
+    assert passes(chosen, {2: 1.0, 1: 2.0}, 10, rows=16).count(1) == 2
+    assert passes(chosen, {2: 1.5, 1: 3.0}, 20, rows=26).count(1) == 0
+    assert passes(chosen, {2: 1.5, 1: 3.0}, 20, rows=26).count(1) == 1
+
+
+def test_where_the_load_changes_other_rows_are_measured_anew() -> None:
+    """What was known of a number of threads before it became the fastest says nothing any more."""
+    chosen = FastestThreads(2)
+    passes(chosen, {2: 1.2, 1: 1.0}, 10, rows=1)
+    passes(chosen, {2: 1.2, 1: 1.0}, 10, rows=9)
+    assert 2 in passes(chosen, {2: 0.5, 1: 1.0}, 60, rows=1)
+    assert passes(chosen, {2: 0.5, 1: 1.0}, 6, rows=9)[-3:] == [2, 2, 2]
+
+
 def test_numbers_of_rows_have_their_own_threads() -> None:
     """Many rows take all threads, or those of fewer, and are not learnt; nor is anything without alternatives."""
     chosen = FastestThreads(2)
