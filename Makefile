@@ -19,7 +19,7 @@ FUZZ_CXX ?= clang++
 
 # Tests of native code that lie beside what calls it.
 NATIVE_TESTS := $(addprefix tests/unit/decode/diffusion/,test_class_scores.py test_token_automaton.py test_chain.py context_free) \
-  tests/unit/models/llama/test_own_attention.py
+  tests/unit/models/llama/test_own_attention.py tests/unit/models/test_digits.py
 
 # What the native fuzz target needs: the engine and the readers that know nothing of Python.
 FUZZED := $(foreach part,automaton base masks matcher scopes terms,$(wildcard kernels/native/$(part)/*.cpp)) \

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, final
 
 import torch
 import torch.nn.functional as F  # noqa: N812  # the name that every torch text uses
+from structgen_kernels import _native
 
 from structgen.errors import ModelError
 
@@ -86,16 +87,27 @@ class Int8Matrices:
 
     def __call__(self, x: torch.Tensor, /) -> torch.Tensor:
         """See ``Matrices``."""
+        rows, width = x.shape
+        digits, scales = torch.empty((2 * rows, width)), torch.empty(rows)
+        _native.write_digits(x.detach().numpy(), digits.numpy(), scales.numpy())
+        products: torch.Tensor = self._product(digits)
+        _native.join_digits(products.numpy(), scales.numpy())
+        return products[:rows]
+
+    def reference(self, x: torch.Tensor, /) -> torch.Tensor:
+        """As ``__call__``, to the same bits, with torch's operations: the reference of the native code."""
         scale = x.abs().amax(-1, keepdim=True).div_(_DIGIT).clamp_(min=_SMALLEST)
         digits = x / scale
         high = digits.round()
-        both = torch.cat((high, digits.sub_(high).mul_(2 * _DIGIT)))
-        products = torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp32.default(
-            both, 1.0, _DIGIT + 1, self._packed
-        )
+        products = self._product(torch.cat((high, digits.sub_(high).mul_(2 * _DIGIT))))
         rows = len(x)
-        result: torch.Tensor = products[:rows].add_(products[rows:], alpha=1 / (2 * _DIGIT)).mul_(scale)
-        return result
+        return products[:rows].add_(products[rows:], alpha=1 / (2 * _DIGIT)).mul_(scale)
+
+    def _product(self, digits: torch.Tensor) -> torch.Tensor:
+        product: torch.Tensor = torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp32.default(
+            digits, 1.0, _DIGIT + 1, self._packed
+        )
+        return product
 
 
 @final

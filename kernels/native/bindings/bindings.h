@@ -6,6 +6,7 @@
 namespace structgen {
 
 void bind_attention(nanobind::module_& m);
+void bind_products(nanobind::module_& m);
 void bind_errors(nanobind::module_& m);
 void bind_labels(nanobind::module_& m);
 void bind_engine(nanobind::module_& m);

@@ -12,6 +12,7 @@ NB_MODULE(_native, m) {
 
   structgen::bind_errors(m);
   structgen::bind_attention(m);
+  structgen::bind_products(m);
   structgen::bind_labels(m);
   structgen::bind_engine(m);
   structgen::bind_grammar(m);

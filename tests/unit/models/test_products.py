@@ -61,6 +61,17 @@ def test_products_are_those_of_the_integers() -> None:
     assert not found[2].any()
 
 
+@pytest.mark.parametrize("rows", [1, 2, 17, 64])
+def test_native_digits_give_the_same_bits_as_those_of_torch(rows: int) -> None:
+    """The rounding of a digit is a step: another bit before it may be another token."""
+    generator = torch.Generator().manual_seed(rows)
+    product = Int8Matrices(random_matrices(rows, 40, 9, width=576))
+    for factor in (1.0, 1e-12, 300.0):
+        x = torch.randn(rows, 576, generator=generator) * torch.rand(rows, 1, generator=generator) * factor
+        assert torch.equal(product(x), product.reference(x))
+
+
+
 def test_they_are_near_to_those_in_floating_point() -> None:
     """The error is that of weights in 8 bits: below 1 % of the result's size."""
     weights = random_matrices(3, 40, 24)
