@@ -135,7 +135,7 @@ _ASKING: Final = 0.15
 """The time that drafting takes, in passes over one row: 3 ms, where a pass of the embedded model takes 18."""
 _USUAL_RATE: Final = 0.7
 _VAIN: Final = 4
-_LONGEST_REST: Final = 3
+_LONGEST_REST: Final = 4
 _DOUBT: Final = _VAIN * _LONGEST_REST
 _BITS: Final = np.array([byte.bit_count() for byte in range(256)], dtype=np.uint32)
 
@@ -342,8 +342,8 @@ class _Rests:
     """Which passes a drafter is not asked for, where nothing that it drafts pays.
 
     After four passes of one kind of position without draft tokens that pay for the asking, one pass of two is skipped,
-    after eight three of four, and so on up to seven of eight.  Draft tokens that pay end it.  Where the usual draft
-    tokens do not pay, seven of eight are skipped from the start.  Passes are counted and not timed, so a run can be
+    after eight three of four, and so on up to fifteen of sixteen.  Draft tokens that pay end it.  Where the usual draft
+    tokens do not pay, fifteen of sixteen are skipped from the start.  Passes are counted and not timed, so a run can be
     repeated.
     """
 
