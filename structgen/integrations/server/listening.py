@@ -50,6 +50,14 @@ class _Lingering:
     def is_closing(self) -> bool:
         return self.lingers or self._transport.is_closing()
 
+    def write(self, data: bytes) -> None:
+        """Send data; dropped if the connection is lost, which asyncio says to the application in the loop's next turn.
+
+        Until then the application may write all that is ready, each part with a warning of asyncio's in the log.
+        """
+        if not self._transport.is_closing() or self._transport.get_write_buffer_size():
+            self._transport.write(data)
+
     def close(self) -> None:
         if self.is_closing() or self._protocol.conn.their_state is not h11.SEND_BODY:
             self._transport.close()
