@@ -37,7 +37,7 @@ class Limits:
         canvas_steps: elementary steps on one canvas of a diffusion model, over all steps of the model and all particles
             (eight masses of a chart added or compared, or two edges of an automaton looked at, are one); and, counted
             by themselves, those to make the tables for canvases, once for each constraint.
-        distance_steps: trie nodes walked in one search for the shortest completion in tokens.
+        distance_steps: one search for the shortest completion in tokens: trie nodes, and states at a hundred each.
         cache_bytes: memory for cached mask rows of one constraint, within the bound on engines of ``cache_limits``.
     """
 

@@ -280,7 +280,7 @@ class Engine : public std::enable_shared_from_this<Engine> {
     NodeId next;      // after the first of them; kNone: there is none
   };
   using Settled = std::unordered_map<NodeId, Way>;
-  uint32_t search(NodeId start, uint32_t bound, uint64_t& fuel, bool& complete, Settled& settled);
+  uint32_t search(NodeId start, uint32_t bound, uint64_t& fuel, uint64_t price, bool& complete, Settled& settled);
   bool within(NodeId node, uint32_t limit, uint64_t& fuel, Settled& settled);
   std::pair<uint32_t, NodeId> planned_step(NodeId node);
   // Tokens of a completion within all budgets, as far as there is one along plans; kNone: none is found.

@@ -13,6 +13,10 @@ namespace {
 
 constexpr uint64_t kSearchShare = 50;  // one search for a completion within budgets may spend this part of the fuel
 constexpr uint64_t kPlanSteps = 4;  // of work, for a byte of a token that spells a completion
+// Of the fuel of min_tokens(), for a node that the search has not met before.  To make one takes 150 to 500 steps the
+// first time and none later; with this price the fuel of `Limits` ends before their steps do, and at the same node of a
+// new engine and of one that has made all of them.
+constexpr uint64_t kNodeFuel = 100;
 
 }  // namespace
 
@@ -121,8 +125,9 @@ uint32_t Engine::plan(NodeId start) {
 
 // A* over nodes, one edge a token.  The heuristic (bytes missing / longest token) never overestimates and is
 // consistent.  Returns the fewest tokens if below `bound`, else `bound`; `complete` returns whether that is proven.
-// The nodes on the way are settled then.  What is found, and for how much fuel, depends on the arguments alone.
-uint32_t Engine::search(NodeId start, uint32_t bound, uint64_t& fuel, bool& complete, Settled& settled) {
+// The nodes on the way are settled then.  What is found, and for how much fuel, depends on the arguments alone: a node
+// of the trie takes one, a node that is met for the first time `price` more.
+uint32_t Engine::search(NodeId start, uint32_t bound, uint64_t& fuel, uint64_t price, bool& complete, Settled& settled) {
   const uint32_t longest = std::max<uint32_t>(tokens_->trie().max_depth, 1);
   const auto estimate = [&](NodeId node) {
     if (const auto found = settled.find(node); found != settled.end()) return found->second.tokens;
@@ -161,10 +166,11 @@ uint32_t Engine::search(NodeId start, uint32_t bound, uint64_t& fuel, bool& comp
         settled.emplace(back, Way{total - reached.at(back).tokens, next});
       return total;
     }
-    uint64_t spent = 0;
+    uint64_t spent = 0, met = 0;
     for_each_successor(node, [&](std::span<const uint32_t>, NodeId next, uint64_t walked) {
-      spent = walked;
       const auto held = reached.find(next);
+      met += held == reached.end();
+      spent = walked + price * met;
       if (held == reached.end() || held->second.tokens > tokens + 1) {
         reached[next] = {tokens + 1, node};
         const uint32_t rest = estimate(next);
@@ -275,7 +281,9 @@ uint32_t Engine::min_tokens(NodeId node, uint64_t& fuel) {
   const uint64_t given = fuel;
   Settled own;
   bool complete = true;
-  uint32_t best = search(node, plan_within_budgets(node), fuel, complete, byte_complete() ? own : exact_);
+  const uint32_t planned = plan_within_budgets(node);
+  const uint64_t price = planned == kNone ? 0 : kNodeFuel;  // without a plan, only the search knows an answer
+  uint32_t best = search(node, planned, fuel, price, complete, byte_complete() ? own : exact_);
   exact_.insert(own.begin(), own.end());
   if (!complete) {
     if (best == kNone) throw LimitError("distance_steps", 0, "searching a completion that the tokens can spell");
@@ -296,7 +304,7 @@ bool Engine::within(NodeId node, uint32_t limit, uint64_t& fuel, Settled& settle
   if (upper <= limit) return true;
   if (byte_complete() && fuel == 0) return false;  // only what is known to fit
   bool complete = true;
-  const bool fits = search(node, limit + 1, fuel, complete, settled) <= limit;
+  const bool fits = search(node, limit + 1, fuel, 0, complete, settled) <= limit;
   if (!complete && !byte_complete())
     throw LimitError("distance_steps", 0, "searching a completion that the tokens can spell");
   return fits;

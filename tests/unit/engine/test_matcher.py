@@ -15,6 +15,7 @@ import pytest
 from structgen.engine import Constraint, Matcher, Vocabulary, compile, fill_masks
 from structgen.engine.mask import allowed_ids, empty_masks, mask_width
 from structgen.errors import GrammarError, LimitExceeded, UnsatisfiableGrammar, VocabularyError
+from structgen.frontends.json_schema import json_schema
 from structgen.frontends.regex import regex
 from structgen.grammar.limits import Limits
 from structgen.grammar.nodes import (
@@ -589,6 +590,18 @@ def test_budget_masks_depend_on_text_and_budget_alone():
     assert second.min_tokens() == first.min_tokens()
     for walk in reversed(walks):
         assert _budget_walk(second, *walk) == masks[walk] == _budget_walk(first, *walk)
+
+
+def test_the_fewest_tokens_do_not_depend_on_what_the_engine_has_met():
+    """A date with a time has tens of thousands of states, for leap seconds: strict limits suffice for any number."""
+    moment = json_schema({"type": "string", "format": "date-time"})
+    for count in (1, 2, 4):
+        vocabulary = Vocabulary([*BYTES.tokens, b"-" * (60 + count)], eos=[EOS])  # by one long token, bytes say little
+        grammar = sequence(*[moment] * count)
+        assert compile(grammar, vocabulary, limits=Limits.strict()).min_tokens() == 22 * count
+        if count == 1:
+            assert compile(grammar, vocabulary).min_tokens() == 22  # makes all states
+            assert compile(grammar, vocabulary, limits=Limits.strict()).min_tokens() == 22
 
 
 @pytest.mark.parametrize("size", [3, 40])
