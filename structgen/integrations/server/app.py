@@ -41,6 +41,9 @@ _BODY_S: Final = 30.0
 _CLOSE_S: Final = 1.0
 """Seconds for tasks that the server has waited for already, or has cancelled."""
 _RETURN_S: Final = 20.0
+_DISPOSED_S: Final = 1.0
+"""Seconds in which the engines that a collection has freed are gone: large ones are freed in the background."""
+_FEW_OBJECTS: Final = 1_000
 _CLOSED: Final = 499
 _OPEN: Final = ("/health", "/version", "/")
 """Paths that need no key."""
@@ -156,21 +159,17 @@ def _refused(error: Exception) -> Response:
 async def _return_memory(runner: Runner) -> None:
     """Give free memory back from time to time: each answer has a thread, and the allocator keeps what it has freed.
 
-    What refers to itself is freed by a full collection, which stops all threads: none while an answer is written.
+    What refers to itself is freed by a full collection, which stops all threads: none while an answer is written, and
+    none for a few objects.  The collections that Python makes by itself come after so many objects that what has no
+    more users, engines of many megabytes among it, waited for hours.
     """
-    seen = 0
     while True:
         await asyncio.sleep(_RETURN_S)
-        made = gc.get_stats()[1]["collections"]  # there is one for some thousand objects that were made and kept
-        collects = made > seen and not (runner.running or runner.waiting)
-        await asyncio.to_thread(_free, collects=collects)
-        seen = made if collects else seen
-
-
-def _free(*, collects: bool) -> None:
-    if collects:
-        gc.collect()
-    return_memory()
+        made, *younger = gc.get_count()  # objects since the last collection, and collections since the last full one
+        if (made > _FEW_OBJECTS or any(younger)) and not (runner.running or runner.waiting):
+            await asyncio.to_thread(gc.collect)
+            await asyncio.sleep(_DISPOSED_S)
+        await asyncio.to_thread(return_memory)
 
 
 def _model(service: Service, card: dict[str, Any], name: str) -> Response:

@@ -8,6 +8,7 @@ import json
 import socket
 import threading
 import time
+import weakref
 from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -20,6 +21,7 @@ from hypothesis import given, settings, strategies as st
 from served_model import VOCABULARY, served
 
 import structgen as sg
+from structgen.integrations.server import app
 from structgen.integrations.server.listening import listen
 from structgen.integrations.server.protocol import APIError, ChatRequest
 from structgen.integrations.server.runner import Runner
@@ -392,6 +394,32 @@ def test_all_that_leaves_nothing_behind(serve: Callable[..., str]) -> None:
         time.sleep(0.01)
     assert not left
     assert counted() <= tasks
+
+
+def test_what_refers_to_itself_is_freed_while_nothing_is_written(
+    serve: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also what collections of young objects do not look at; then the allocator gives free memory back."""
+
+    class Kept:
+        pass
+
+    returned = threading.Event()
+    monkeypatch.setattr(app, "return_memory", returned.set)
+    monkeypatch.setattr(app, "_RETURN_S", 0.01)
+    monkeypatch.setattr(app, "_DISPOSED_S", 0.0)
+    kept = Kept()
+    kept.itself = kept  # type: ignore[attr-defined]
+    known = weakref.ref(kept)
+    gc.collect()  # it is old
+    del kept
+    assert known() is not None
+    young = [[] for _ in range(2_000)]  # type: ignore[var-annotated]
+    health(serve())
+    while known() is not None:
+        time.sleep(0.01)
+    assert returned.wait(30)
+    assert len(young) == 2_000
 
 
 def test_an_answer_is_freed_when_it_ends(serve: Callable[..., str]) -> None:
