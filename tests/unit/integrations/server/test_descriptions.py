@@ -12,8 +12,8 @@ import jsonschema
 import lark
 import pytest
 
-from structgen.integrations.server.description import is_lark
 from structgen.integrations.server.protocol import NOTES, ChatRequest
+from structgen.integrations.wire import is_lark
 
 pytestmark = pytest.mark.timeout(120)
 
