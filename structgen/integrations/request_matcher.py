@@ -1,0 +1,252 @@
+"""The grammar of one request inside a server: a matcher, the limit of its answer, and what servers do past the end.
+
+Servers feed tokens in runs, with the token that ends the answer and what follows it; they take drafts back; and they
+end an answer at its limit.  So the tokens after the end are taken without effect, and a row allows only tokens after
+which the answer can still be completed within the limit.  Nothing here knows an engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, final
+
+from structgen.engine import fill_mask_trees, fill_masks
+from structgen.errors import LimitExceeded
+from structgen.log import logger
+
+if TYPE_CHECKING:
+    from structgen.engine import Matcher
+    from structgen.errors import StructgenError
+
+__all__ = ["RequestMatcher", "fill_rows"]
+
+ALL = -1
+"""Each word of a row that allows everything."""
+
+
+@final
+class RequestMatcher:
+    """The state of the answer to one request.
+
+    The tokens that end an answer are the EOS ids of the matcher's vocabulary (``Vocabulary.with_eos``).  It belongs to
+    one thread at a time.
+
+    Attributes:
+        matcher: of the answer.
+        limit: how many tokens the answer may have in all, EOS not counted; None is no limit.
+        failure: the error that ended the answer; no token is taken after it.
+    """
+
+    __slots__ = ("_beyond", "failure", "limit", "matcher")
+
+    def __init__(self, matcher: Matcher, limit: int | None = None) -> None:
+        self.matcher = matcher
+        self.limit = limit
+        self.failure: StructgenError | None = None
+        self._beyond = 0
+
+    @property
+    def is_over(self) -> bool:
+        """Whether EOS was taken: whatever follows is no part of the answer."""
+        return self.matcher.is_terminated
+
+    @property
+    def taken(self) -> int:
+        """How many tokens were taken, those past the end left out."""
+        return self.matcher.history_length
+
+    @property
+    def left(self) -> int | None:
+        """How many tokens the answer may still have, EOS not counted; None is no limit."""
+        return None if self.limit is None else max(0, self.limit - self.taken)
+
+    def limit_to(self, left: int) -> bool:
+        """Let the answer have at most ``left`` more tokens, EOS not counted.
+
+        Returns:
+            Whether it can be completed within them; if not, there is no limit.
+        """
+        needed = self.matcher.min_tokens()
+        is_enough = needed is not None and needed <= left
+        self.limit = self.taken + left if is_enough else None
+        return is_enough
+
+    def accept(self, tokens: Sequence[int]) -> bool:
+        """Take a run of tokens; those after the end have no effect.
+
+        Returns:
+            False if one is refused, or a bound of the constraint's limits was reached; the state is as before.
+        """
+        if self.failure is not None:
+            return False
+        done = 0
+        try:
+            for token in tokens:
+                if self.matcher.is_terminated:
+                    break
+                if not self.matcher.accept(token):
+                    self.matcher.rollback(done)
+                    return False
+                done += 1
+        except LimitExceeded as error:
+            self.matcher.rollback(done)
+            self._fail(error)
+            return False
+        self._beyond += len(tokens) - done
+        return True
+
+    def validate(self, tokens: Sequence[int]) -> list[int]:
+        """Return the longest prefix of ``tokens`` that may come next, EOS included; the state stays as it is."""
+        if self.failure is not None or self.matcher.is_terminated:
+            return []
+        size = self.matcher.constraint.vocabulary.size
+        known = next((at for at, token in enumerate(tokens) if not 0 <= token < size), len(tokens))
+        try:
+            return list(tokens[: self.matcher.validate(list(tokens[:known]))])
+        except LimitExceeded:
+            return []
+
+    def drafts(self, drafted: Sequence[int], most: int) -> list[int]:
+        """Return up to ``most`` draft tokens: what is forced, and what was drafted elsewhere.
+
+        The forced text comes first, in canonical tokens.  The drafts are taken as far as they go on from it, and then
+        the text that they force.  The state stays as it is.
+        """
+        if self.failure is not None or self.matcher.is_terminated or most <= 0:
+            return []
+        proposals = self.validate(drafted)
+        try:
+            probe = self.matcher.fork()
+            found = self._forced(probe, most)
+            if proposals[: len(found)] == found:
+                after = proposals[len(found) : most]
+                for token in after:
+                    probe.accept(token)
+                found += after
+                found += self._forced(probe, most - len(found))
+        except LimitExceeded:
+            return proposals[:most]
+        left = self.left
+        return found if left is None else found[: left + 1]
+
+    @staticmethod
+    def _forced(probe: Matcher, most: int) -> list[int]:
+        """Up to ``most`` forced tokens, which the probe takes."""
+        if most <= 0 or probe.is_terminated:
+            return []
+        forced = probe.forced_tokens()[:most]
+        return forced[: sum(1 for token in forced if probe.accept(token))]
+
+    def rollback(self, count: int) -> None:
+        """Take back the last ``count`` tokens that were accepted, those past the end included.
+
+        Raises:
+            ValueError: there are fewer.
+        """
+        if not 0 <= count <= self._beyond + self.taken:
+            raise ValueError(f"rollback: {count} tokens of {self._beyond + self.taken} that were taken")
+        past = min(count, self._beyond)
+        self._beyond -= past
+        self.matcher.rollback(count - past)
+
+    def reset(self) -> None:
+        """Go back to the start of the answer."""
+        self.matcher.reset()
+        self._beyond = 0
+        self.failure = None
+
+    def fill(self, bitmask: Any, row: int) -> None:
+        """Write the row of the next token.
+
+        Past the end it allows everything.  Where a bound of the constraint's limits is reached, it allows only EOS, and
+        the answer has failed: no token is taken any more.
+        """
+        if self.failure is None and self.matcher.is_terminated:
+            bitmask[row] = ALL
+            return
+        try:
+            if self.failure is None:
+                self.matcher.fill_mask(bitmask, row, budget=self.left)
+                return
+        except LimitExceeded as error:
+            self._fail(error)
+        bitmask[row] = 0
+        for token in self.matcher.constraint.vocabulary.eos:
+            bit = 1 << (token & 31) if token & 31 < 31 else -(1 << 31)
+            bitmask[row, token >> 5] = bitmask[row, token >> 5] | bit
+
+    def _fail(self, error: LimitExceeded) -> None:
+        logger.error("an answer ends with an error after %d tokens: %s", self.taken, error)
+        self.failure = error
+
+    def fill_chain(self, drafts: Sequence[int], bitmask: Any, row: int) -> None:
+        """Write the row of the next token and the rows after each draft; where one is refused, the last row stands."""
+        done, at = 0, row
+        self.fill(bitmask, at)
+        for token in drafts:
+            at += 1
+            is_next = done == at - row - 1 and not self.is_over and _allows(bitmask, at - 1, token)
+            if is_next and self.accept([token]):
+                done += 1
+                self.fill(bitmask, at)
+            else:
+                bitmask[at] = bitmask[at - 1]
+        self.matcher.rollback(done)
+
+    def is_tight(self, drafts: Sequence[int]) -> bool:
+        """Whether some row of a chain depends on the limit."""
+        if self.limit is None:
+            return False
+        done, found = 0, self.matcher.needs_budget_mask(self.limit - self.taken)
+        for token in drafts:
+            if found or self.is_over or not self.matcher.accept(token):
+                break
+            done += 1
+            found = not self.is_over and self.matcher.needs_budget_mask(max(0, self.limit - self.taken))
+        self.matcher.rollback(done)
+        return found
+
+
+def _allows(bitmask: Any, row: int, token: int) -> bool:
+    return bool(int(bitmask[row, token >> 5]) >> (token & 31) & 1)
+
+
+def fill_rows(requests: Sequence[RequestMatcher], drafts: Sequence[Sequence[int]], bitmask: Any) -> None:
+    """Fill the rows of a batch in one call, on all processors, without the GIL.
+
+    Each request has one row for its next token and one after each of its drafts; the rows of the requests follow each
+    other.  Rows that depend on a limit are filled again, one by one.
+
+    Args:
+        requests: the requests; one whose answer is over, or has failed, is filled as ``RequestMatcher.fill`` does.
+        drafts: the drafts of each.  Where one is refused, the rows after it are that before it.
+        bitmask: int32 array or CPU tensor, contiguous, ``[rows, ceil(V / 32)]``.
+
+    Raises:
+        IndexError: there are too few rows.
+    """
+    matchers = [request.matcher for request in requests]
+    has_drafts = any(drafts)
+    again: list[bool] = [False] * len(requests)
+    try:
+        if has_drafts:
+            trees = [(tokens, range(-1, len(tokens) - 1)) for tokens in drafts]
+            allowed = fill_mask_trees(matchers, trees, bitmask)
+            again = [not all(each) for each in allowed]
+        else:
+            fill_masks(matchers, bitmask)
+    except LimitExceeded as error:
+        met = set(error.rows)
+        again = [has_drafts or row in met for row in range(len(requests))]
+    row = 0
+    for at, (request, tokens) in enumerate(zip(requests, drafts, strict=True)):
+        if again[at] or request.is_over or request.failure is not None or _is_tight(request, tokens):
+            request.fill_chain(tokens, bitmask, row)
+        row += 1 + len(tokens)
+
+
+def _is_tight(request: RequestMatcher, tokens: Sequence[int]) -> bool:
+    try:
+        return request.is_tight(tokens)
+    except LimitExceeded:
+        return True
