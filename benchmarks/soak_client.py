@@ -24,9 +24,11 @@ from soak_sources import Output, Workbench, read, verdict
 
 import structgen as sg
 
-__all__ = ["Answered", "Case", "Cases", "Client", "Gone", "Target"]
+__all__ = ["BODY_S", "Answered", "Case", "Cases", "Client", "Gone", "Target"]
 
 HANGS_S: Final = 600.0
+BODY_S: Final = 30.0
+"""Seconds in which the server waits for a body."""
 CASES: Final = 1 << 11
 LIMIT: Final = "400 limit_exceeded"
 """A limit on the work for the client's description, which may also be met while the answer is written."""
