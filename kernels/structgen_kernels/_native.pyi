@@ -357,6 +357,24 @@ def token_classes(
     Beyond a limit, None in place of the tables.
     """
 
+def token_effects(
+    tokens: TokenTrie,
+    vocabulary_size: int,
+    next: _Int32,
+    final: _UInt8,
+    calls: _Int32,
+    specials: _Int32,
+    most_effects: int,
+    most_steps: int,
+) -> tuple[int, str, tuple[Any, ...] | None]:
+    """Return the steps, what ended the call, and the effect of each token with the tables of effects.
+
+    These are, for each effect, three lists of pairs (source, outcome), each as first times 2^32 plus second, each with
+    the begins before it: outcomes that are one state, effects with which the caller goes on, and stacks. Then the stack
+    below the top of each stack, -1 for none, and its top. Instead of the tables None, where "steps" or "effects" are
+    more than allowed, or where there is "recursion" that reads nothing.
+    """
+
 def labelled_edges(moves: _Int32, states: int) -> tuple[_Int32, _Int32, _Int32, NDArray[np.int64], _Int32]:
     """Return source, target and label of the edges that moves (source, target, class) make, by source, then target.
 
@@ -413,7 +431,11 @@ class Chain:
 
     @property
     def steps(self) -> int:
-        """Elementary steps, those of ``forward`` and ``label_masses`` among them when they are computed."""
+        """Elementary steps, but for those of ``forward`` and ``label_masses``."""
+
+    @property
+    def forward_steps(self) -> int:
+        """The steps that each of these takes."""
 
     @property
     def total(self) -> float: ...
@@ -424,6 +446,38 @@ class Chain:
     def run(self, uniform: NDArray[np.float64]) -> NDArray[np.int64]: ...
 
 _Float64 = NDArray[np.float64]
+
+def possible_runs(edges: ChainEdges, allowed: _UInt8, most_steps: int) -> tuple[int, _UInt8 | None, bool]:
+    """Return the steps, which labels ``[slots, labels]`` some run to a final state has, and whether there is a run.
+
+    ``allowed``: whether each slot may hold each label. Beyond the limit, None in place of the labels.
+    """
+
+def edge_distances(source: _Int32, target: _Int32, final: _UInt8) -> NDArray[np.uint32]:
+    """Return the number of edges from each state to a final one; the largest number where there are none."""
+
+def walk_lengths(
+    source: _Int32,
+    target: _Int32,
+    share: _Float64,
+    stop: _Float64,
+    covered: float,
+    multiple: int,
+    most_slots: int,
+    most_steps: int,
+) -> tuple[int, tuple[int, int] | None]:
+    """Return the steps, and the length by which ``covered`` of the walks from state 0 have stopped, and the longest.
+
+    A walk takes an edge by its share, or stops at a state; edges are in the order of their sources. Lengths are at most
+    ``most_slots``, and walks are followed only to the next multiple of ``multiple``. Beyond the limit on steps, None in
+    place of the lengths.
+    """
+
+def label_scores(begin: NDArray[np.int64], classes: _Int32, scores: _Float64, is_max: bool) -> _Float64:
+    """Return the log of the sum of exponentials of each label's classes, or the maximum, for each row of scores."""
+
+def class_sums(begin: NDArray[np.int64], classes: _Int32, values: _Float64, number: int) -> _Float64:
+    """Return the sums of what the labels have that contain each class, for each row of values of labels."""
 
 class ChartPlan:
     @staticmethod
@@ -453,5 +507,13 @@ class Chart:
     def arrivals(self) -> _Float64:
         """Likewise, for each boundary and arrival."""
 
-    def label_shares(self, ends: _Float64, ending_cell: int) -> tuple[_Float64, int]:
-        """The shares ``[slots, labels]``, and the steps that they took."""
+    def label_shares(self, ends: _Float64, ending_cell: int, max_steps: int) -> tuple[_Float64 | None, int]:
+        """The shares ``[slots, labels]``, None beyond the limit, and the steps that they took."""
+
+def possible_parses(
+    plan: ChartPlan, allowed: _UInt8, may_end: _UInt8, ending_cell: int, max_steps: int
+) -> tuple[int, _UInt8 | None, _UInt8 | None]:
+    """Return the steps; where parses end, of ``may_end``, ``[slots + 1]``; and the labels that some such parse has.
+
+    ``allowed``: whether each slot may hold each label, ``[slots, labels]``. Beyond the limit, None in place of both.
+    """

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass
 from itertools import combinations
-from typing import TYPE_CHECKING, Final, TypeAlias, final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, final
 
 import numpy as np
 from structgen_kernels import _native
@@ -72,9 +72,10 @@ def network_of(constraint: Constraint, *, max_states: int = MAX_STATES) -> Netwo
 
     Complexity: O(states x distinct bytes) for each round of minimising, after inlining, which is counted.
     """
-    raw = _rules_of(constraint, max_states)
-    if raw is None:
+    made = _tables_of(constraint, max_states)
+    if made is None:
         raise _too_many(max_states)
+    raw = _NestedRules(*made)
     for called in raw.choices_of_called_rules():
         try:
             return _minimal(raw.with_calls_of(called, max_states))
@@ -84,8 +85,8 @@ def network_of(constraint: Constraint, *, max_states: int = MAX_STATES) -> Netwo
     raise RuntimeError("no set of called rules was tried")
 
 
-_STEPS_OF_STATE: Final = 512
-"""To make a state of the engine's network, with its 256 targets."""
+_STEPS_OF_STATE: Final = 256
+"""To make a state of the engine's network, with its 256 targets; to enter it in Python code takes twice as many."""
 
 
 def recurs(constraint: Constraint, *, max_states: int = MAX_STATES) -> bool:
@@ -96,19 +97,17 @@ def recurs(constraint: Constraint, *, max_states: int = MAX_STATES) -> bool:
     Raises:
         LimitExceeded: the steps of the call are counted and used up.
     """
-    raw = _rules_of(constraint, max_states)
-    return raw is not None and bool(CallGraph(raw.callees()).recursive)
+    made = _tables_of(constraint, max_states)
+    return made is not None and len(made[2]) > 0 and bool(CallGraph(_NestedRules(*made).callees()).recursive)
 
 
-def _rules_of(constraint: Constraint, max_states: int) -> _NestedRules | None:
+def _tables_of(constraint: Constraint, max_states: int) -> tuple[NDArray[Any], ...] | None:
+    """The network of the engine, see ``_native.unfold_calls``; None if it has more than ``max_states`` states."""
     most = min(max_states, 1 + max(0, steps_left(max_states * _STEPS_OF_STATE)) // _STEPS_OF_STATE)
     made = _native.unfold_calls(constraint.native, most)
     states = most if made is None else len(made[0])
     spend_steps(_STEPS_OF_STATE * states, "network of a grammar", f"it has {states} states or more")
-    if made is None:
-        return None
-    next_, final_, calls, specials = made
-    return _NestedRules(next_, final_.astype(bool), calls.tolist(), specials.tolist())
+    return made
 
 
 def _too_many(max_states: int) -> LimitExceeded:
@@ -136,22 +135,23 @@ class _NestedRules:
     """The network of the engine, with one automaton for each called rule."""
 
     def __init__(
-        self, next_: NDArray[np.int32], final_: NDArray[np.bool_], calls: list[list[int]], specials: list[list[int]]
+        self, next_: NDArray[np.int32], final_: NDArray[np.uint8], calls: NDArray[np.int32], specials: NDArray[np.int32]
     ) -> None:
+        spend_steps(2 * _STEPS_OF_STATE * len(next_), "network of a grammar", f"it has {len(next_)} states")
         self.columns, self.kind_of_byte = distinct_columns(next_)
         rows = self.columns.tolist()
         self.kinds = self.columns.shape[1]
         # The states after each byte, in the order of the bytes.
         self.targets = [[target for target in dict.fromkeys(row) if target >= 0] for row in rows]
         self._rows = rows
-        self.final: list[bool] = final_.tolist()
+        self.final: list[bool] = final_.astype(bool).tolist()
         self.calls: dict[int, list[tuple[int, int]]] = defaultdict(list)
-        for state, start, after in calls:
+        for state, start, after in calls.tolist():
             self.calls[state].append((start, after))
         self.specials: dict[int, list[tuple[int, int]]] = defaultdict(list)
-        for state, token, after in specials:
+        for state, token, after in specials.tolist():
             self.specials[state].append((token, after))
-        self.starts = frozenset(start for _, start, _ in calls)
+        self.starts = frozenset(calls[:, 1].tolist())
         size = len(next_)
         # From these only bytes lead on.
         self.is_plain = [

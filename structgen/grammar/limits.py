@@ -34,9 +34,9 @@ class Limits:
             patterns compared with each other, automata of ``multipleOf``), to compile it, to fill a mask or to take a
             token (terms derived, sets of bytes compared, nodes of tries walked).  The default is below half a second
             on a machine of today.
-        canvas_steps: elementary steps on one canvas of a diffusion model, over all steps of the model and all particles
-            (eight masses of a chart added or compared, or two edges of an automaton looked at, are one); and, counted
-            by themselves, those to make the tables for canvases, once for each constraint.
+        canvas_steps: elementary steps of about 10 nanoseconds on one canvas of a diffusion model, over all steps of the
+            model and all particles (eight masses of a chart added or compared, or four edges of an automaton looked at,
+            are one); and, counted by themselves, those to make the tables for canvases, once for each constraint.
         distance_steps: one search for the shortest completion in tokens: trie nodes, and states at a hundred each.
         cache_bytes: memory for cached mask rows of one constraint, within the bound on engines of ``cache_limits``.
     """
@@ -75,7 +75,7 @@ def _strict() -> Limits:
         states=100_000,
         regular_states=20_000,
         steps=2_000_000,
-        canvas_steps=2_000_000,
+        canvas_steps=4_000_000,
         distance_steps=500_000,
         cache_bytes=64 << 20,
     )

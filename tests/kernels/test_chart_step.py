@@ -59,14 +59,10 @@ def slot(language: ContextFreeLanguage, has: np.ndarray, held: int) -> np.ndarra
 
 
 def expected(name: str, canvas: tuple[int, ...]) -> tuple[bool, np.ndarray, np.ndarray]:
-    """Return, by the chart of weights, whether there is a completion, where it ends, and the labels of slots."""
-    language = language_of(name)
-    array = np.array(canvas, dtype=np.int32)
-    chart = language._anything(array)
-    ends = language._ends(chart, array)
-    labels = chart.label_shares(ends) > 0 if ends.any() else np.zeros(chart.weights.shape, dtype=bool)
+    """Return, by the native chart, whether there is a completion, where it ends, and the labels of slots."""
+    ends, labels = language_of(name).possible(np.array(canvas, dtype=np.int32))
     labels[:, ALWAYS] = False
-    return bool(ends.any()), ends > 0, labels
+    return bool(ends.any()), ends, labels
 
 
 def canvases_of(name: str, slots: int, count: int) -> list[tuple[int, ...]]:

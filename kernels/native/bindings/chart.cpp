@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "bindings/arrays.h"
 #include "bindings/bindings.h"
 #include "diffusion/chart.h"
 
@@ -90,7 +91,7 @@ void bind_chart(nb::module_& m) {
       .def_prop_ro("masses", [](nb::handle self) { return view(self, nb::cast<const Chart&>(self).masses()); })
       .def_prop_ro("arrivals", [](nb::handle self) { return view(self, nb::cast<const Chart&>(self).arrivals()); })
       .def("label_shares",
-           [](const Chart& chart, const Doubles& ends, size_t ending_cell) {
+           [](const Chart& chart, const Doubles& ends, size_t ending_cell, size_t max_steps) {
              if (ends.shape(0) != chart.slots() + 1) throw nb::value_error("chart: there must be a share for each boundary");
              if (ending_cell >= chart.plan().cells()) throw nb::index_error("chart: a cell is out of range");
              std::unique_ptr<std::vector<double>> made;
@@ -98,13 +99,28 @@ void bind_chart(nb::module_& m) {
              {
                nb::gil_scoped_release release;
                made = std::make_unique<std::vector<double>>(
-                   chart.label_shares({ends.data(), ends.shape(0)}, ending_cell, steps));
+                   chart.label_shares({ends.data(), ends.shape(0)}, ending_cell, max_steps, steps));
              }
+             if (steps > max_steps) return nb::make_tuple(nb::none(), steps);
              double* data = made->data();
              nb::capsule owner(made.release(), [](void* pointer) noexcept { delete static_cast<std::vector<double>*>(pointer); });
              return nb::make_tuple(nb::ndarray<nb::numpy, double>(data, {chart.slots(), chart.plan().labels}, owner), steps);
            },
-           "ends"_a.noconvert(), "ending_cell"_a);
+           "ends"_a.noconvert(), "ending_cell"_a, "max_steps"_a);
+  m.def("possible_parses",
+        [](const ChartPlan& plan, const Array<uint8_t, 2>& allowed, const Array<uint8_t, 1>& may_end, size_t ending_cell, size_t max_steps) {
+          const size_t slots = allowed.shape(0), labels = allowed.shape(1);
+          check(labels == plan.labels && may_end.shape(0) == slots + 1, "possible_parses: the shapes do not fit together");
+          if (ending_cell >= plan.cells()) throw nb::index_error("possible_parses: a cell is out of range");
+          std::unique_ptr<PossibleParses> made;
+          {
+            nb::gil_scoped_release release;
+            made = std::make_unique<PossibleParses>(plan, flat(allowed), flat(may_end), ending_cell, max_steps);
+          }
+          if (!made->is_complete) return nb::make_tuple(made->steps, nb::none(), nb::none());
+          return nb::make_tuple(made->steps, to_numpy(std::move(made->ends), {slots + 1}), to_numpy(std::move(made->labels), {slots, labels}));
+        },
+        "plan"_a, "allowed"_a.noconvert(), "may_end"_a.noconvert(), "ending_cell"_a, "max_steps"_a);
 }
 
 }  // namespace structgen

@@ -13,6 +13,7 @@
 
 #include "bindings/arrays.h"
 #include "bindings/bindings.h"
+#include "diffusion/token_effects.h"
 #include "diffusion/unfolding.h"
 #include "matcher/matcher.h"
 
@@ -88,14 +89,47 @@ nb::object minimal_tables(const Array<int32_t, 2>& next, const Array<uint8_t, 1>
                         to_numpy(std::move(made.number), {tables.accepting.size()}));
 }
 
-nb::object edges_of_moves(const Array<int32_t, 2>& moves, size_t states) {
-  check(moves.shape(1) == 3, "labelled_edges: a move is a source, a target and a class");
-  std::vector<std::array<int32_t, 3>> rows(moves.shape(0));
-  for (size_t i = 0; i < rows.size(); ++i) {
-    rows[i] = {moves(i, 0), moves(i, 1), moves(i, 2)};
-    for (size_t at : {0, 1})
-      check(0 <= rows[i][at] && static_cast<size_t>(rows[i][at]) < states, "labelled_edges: a state is out of range");
+std::vector<std::array<int32_t, 3>> rows_of(const Array<int32_t, 2>& rows, const char* problem) {
+  check(rows.shape(1) == 3, problem);
+  std::vector<std::array<int32_t, 3>> made(rows.shape(0));
+  for (size_t i = 0; i < made.size(); ++i) made[i] = {rows(i, 0), rows(i, 1), rows(i, 2)};
+  return made;
+}
+
+template <class Value>
+nb::object numbers(std::vector<Value> values) {
+  const size_t size = values.size();
+  return to_numpy(std::move(values), {size});
+}
+
+nb::object effects_of_tokens(const TokenTrie& tokens, size_t vocabulary_size, const Array<int32_t, 2>& next, const Array<uint8_t, 1>& final,
+                             const Array<int32_t, 2>& calls, const Array<int32_t, 2>& specials, size_t max_effects, size_t max_steps) {
+  const size_t states = final.shape(0);
+  check(next.shape(0) == states && next.shape(1) == 256, "token_effects: the shapes do not fit together");
+  check(vocabulary_size >= tokens.size(), "token_effects: vocabulary size is below the number of tokens");
+  const auto called = rows_of(calls, "token_effects: a call is three states"), others = rows_of(specials, "token_effects: a special token leads to a state");
+  const auto is_state = [&](int32_t one) { return one >= 0 && static_cast<size_t>(one) < states; };
+  for (int32_t target : flat(next)) check(target < static_cast<int64_t>(states), "token_effects: a target is out of range");
+  for (const auto& call : called) check(is_state(call[0]) && is_state(call[1]) && is_state(call[2]), "token_effects: a state is out of range");
+  for (const auto& [state, token, after] : others)
+    check(is_state(state) && is_state(after) && token >= 0 && static_cast<size_t>(token) < vocabulary_size, "token_effects: a state or token is out of range");
+  TokenEffects made;
+  {
+    nb::gil_scoped_release release;
+    made = token_effects(tokens, vocabulary_size, {flat(next), flat(final), called, others}, max_effects, max_steps);
   }
+  constexpr const char* kEnds[] = {"", "steps", "effects", "recursion"};
+  if (made.end != TokenEffects::End::kComplete) return nb::make_tuple(made.steps, kEnds[static_cast<size_t>(made.end)], nb::none());
+  return nb::make_tuple(made.steps, "",
+                        nb::make_tuple(numbers(std::move(made.of)), numbers(std::move(made.single_begin)), numbers(std::move(made.single)),
+                                       numbers(std::move(made.left_begin)), numbers(std::move(made.left)), numbers(std::move(made.other_begin)),
+                                       numbers(std::move(made.other)), numbers(std::move(made.below)), numbers(std::move(made.top))));
+}
+
+nb::object edges_of_moves(const Array<int32_t, 2>& moves, size_t states) {
+  const auto rows = rows_of(moves, "labelled_edges: a move is a source, a target and a class");
+  for (const auto& row : rows)
+    for (size_t at : {0, 1}) check(0 <= row[at] && static_cast<size_t>(row[at]) < states, "labelled_edges: a state is out of range");
   LabelledEdges made;
   {
     nb::gil_scoped_release release;
@@ -152,6 +186,8 @@ void bind_unfolding(nb::module_& m) {
   m.def("token_classes", &classes_of_tokens, "tokens"_a, "vocabulary_size"_a, "next"_a.noconvert(), "most_moves"_a, "most_steps"_a);
   m.def("equal_futures", &futures_of_states, "next"_a.noconvert(), "accepting"_a.noconvert(), "specials"_a.noconvert());
   m.def("minimal_states", &minimal_tables, "next"_a.noconvert(), "accepting"_a.noconvert(), "specials"_a.noconvert());
+  m.def("token_effects", &effects_of_tokens, "tokens"_a, "vocabulary_size"_a, "next"_a.noconvert(), "final"_a.noconvert(), "calls"_a.noconvert(),
+        "specials"_a.noconvert(), "most_effects"_a, "most_steps"_a);
   m.def("labelled_edges", &edges_of_moves, "moves"_a.noconvert(), "states"_a);
 }
 

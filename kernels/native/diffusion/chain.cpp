@@ -3,251 +3,302 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
-#include <limits>
 #include <stdexcept>
 #include <string>
-
-#include "base/thread_pool.h"
-#include "diffusion/exponential.h"
-#include "diffusion/wide.h"
 
 namespace structgen {
 
 namespace {
 
 constexpr double kNone = -std::numeric_limits<double>::infinity();
-constexpr size_t kBlock = 8;
-
-STRUCTGEN_WIDE void exponentials(double* values, size_t count) {
-  for (size_t i = 0; i < count; ++i) values[i] = exp_of(values[i]);
-}
-
-// Values that are reduced to their maximum, or to the logarithm of the sum of their exponentials, each to one of some
-// places; those of one place in the order in which they are added.
-class Reduction {
- public:
-  explicit Reduction(bool is_max) : is_max_(is_max) {}
-  void begin() {
-    values_.clear();
-    places_.clear();
-  }
-  void add(double value, size_t place, double* out) {
-    if (value > out[place]) out[place] = value;
-    if (is_max_) return;
-    values_.push_back(value);
-    places_.push_back(static_cast<uint32_t>(place));
-  }
-  // `out` holds the maxima.
-  void finish(double* out, size_t places) {
-    if (is_max_) return;
-    for (size_t i = 0; i < values_.size(); ++i) values_[i] -= out[places_[i]];
-    exponentials(values_.data(), values_.size());
-    sums_.assign(places, 0.0);
-    for (size_t i = 0; i < values_.size(); ++i) sums_[places_[i]] += values_[i];
-    for (size_t place = 0; place < places; ++place)
-      if (out[place] != kNone) out[place] += std::log(sums_[place]);
-  }
-
- private:
-  bool is_max_;
-  std::vector<double> values_, sums_;
-  std::vector<uint32_t> places_;
-};
+constexpr size_t kBits = 64;
 
 // A number for each of some states, which are forgotten one by one so that no boundary pays for all states.
 template <class Value>
 class Scratch {
  public:
   Scratch(size_t states, Value none) : none_(none), values_(states, none) {}
-  void put(std::span<const int32_t> states, const Value* values) {
-    for (size_t i = 0; i < states.size(); ++i) values_[static_cast<size_t>(states[i])] = values[i];
-  }
-  void put_positions(std::span<const int32_t> states) {
-    for (size_t i = 0; i < states.size(); ++i) values_[static_cast<size_t>(states[i])] = static_cast<Value>(i);
-  }
+  Value& operator[](int32_t state) { return values_[static_cast<size_t>(state)]; }
+  const Value* data() const { return values_.data(); }
   void forget(std::span<const int32_t> states) {
-    for (int32_t state : states) values_[static_cast<size_t>(state)] = none_;
+    for (int32_t state : states) (*this)[state] = none_;
   }
-  Value operator[](int32_t state) const { return values_[static_cast<size_t>(state)]; }
 
  private:
   Value none_;
   std::vector<Value> values_;
 };
 
+// States that are marked in any order, and read in increasing order.
+class Marks {
+ public:
+  explicit Marks(size_t states) : words_((states + kBits - 1) / kBits) {}
+  void mark(size_t state) { words_[state / kBits] |= uint64_t{1} << state % kBits; }
+  // Forgets the states, too.
+  void append_to(std::vector<int32_t>& states) {
+    for (size_t word = 0; word < words_.size(); ++word)
+      for (uint64_t bits = std::exchange(words_[word], 0); bits != 0; bits &= bits - 1)
+        states.push_back(static_cast<int32_t>(word * kBits + static_cast<size_t>(std::countr_zero(bits))));
+  }
+  // To look at all states: as many steps as words take.
+  size_t steps() const { return words_.size() / 32; }
+
+ private:
+  std::vector<uint64_t> words_;
+};
+
+// 256 binary orders of magnitude as logarithm, whose high part has few digits.
+constexpr int kPower = 256;
+constexpr double kLog2 = 0.693147180559945309417232121458, kLogHigh = 0x1.62e42fee00000p+7, kLogLow = 0x1.a39ef35793c76p-25;
+
 }  // namespace
 
-void ChainEdges::finish(std::span<const int32_t> source) {
-  std::vector<uint32_t> begins(states() + 1), into(target.size());
+std::vector<uint32_t> edge_distances(std::span<const int32_t> source, std::span<const int32_t> target, std::span<const uint8_t> final) {
+  const size_t states = final.size();
+  std::vector<uint32_t> begins(states + 1), into(target.size());
   for (int32_t head : target) ++begins[static_cast<size_t>(head) + 1];
-  for (size_t state = 0; state < states(); ++state) begins[state + 1] += begins[state];
+  for (size_t state = 0; state < states; ++state) begins[state + 1] += begins[state];
   std::vector<uint32_t> next(begins.begin(), begins.end() - 1);
   for (size_t edge = 0; edge < target.size(); ++edge) into[next[static_cast<size_t>(target[edge])]++] = static_cast<uint32_t>(source[edge]);
-  distance.assign(states(), kFar);
-  std::vector<uint32_t> queue;
-  for (uint32_t state = 0; state < states(); ++state)
+  std::vector<uint32_t> distance(states, ChainEdges::kFar), queue;
+  for (uint32_t state = 0; state < states; ++state)
     if (final[state]) {
       distance[state] = 0;
       queue.push_back(state);
     }
   for (size_t i = 0; i < queue.size(); ++i)
     for (uint32_t at = begins[queue[i]]; at < begins[queue[i] + 1]; ++at)
-      if (distance[into[at]] == kFar) {
+      if (distance[into[at]] == ChainEdges::kFar) {
         distance[into[at]] = distance[queue[i]] + 1;
         queue.push_back(into[at]);
       }
+  return distance;
 }
 
-Chain::Chain(std::shared_ptr<const ChainEdges> edges, std::span<const double> weights, size_t slots, bool is_max, size_t max_steps)
-    : edges_(std::move(edges)), slots_(slots), is_max_(is_max), max_steps_(max_steps), weights_(weights.begin(), weights.end()) {
-  reach();
-  steps_ += pass_steps();
-  if (!is_complete_ || steps_ > max_steps_) {
-    is_complete_ = false;
-    return;
-  }
-  backward_.resize(reached_.size());
-  for (size_t i = first(slots_); i < last(slots_); ++i) backward_[i] = edges_->final[static_cast<size_t>(reached_[i])] ? 0.0 : kNone;
-  Scratch<double> next(edges_->states(), kNone);
-  Reduction held(is_max_);
-  for (size_t slot = slots_; slot-- > 0;) {
-    const std::span after(reached_.data() + first(slot + 1), last(slot + 1) - first(slot + 1));
-    const double* row = weight(slot);
-    double* out = backward_.data() + first(slot);
-    const size_t count = last(slot) - first(slot);
-    next.put(after, backward_.data() + first(slot + 1));
-    std::fill_n(out, count, kNone);
-    held.begin();
-    for (size_t i = 0; i < count; ++i) {
-      const auto state = static_cast<size_t>(reached_[first(slot) + i]);
-      for (size_t edge = edges_->first(state); edge < edges_->last(state); ++edge) {
-        const double value = row[edges_->label[edge]] + next[edges_->target[edge]];
-        if (value > kNone) held.add(value, i, out);
+template <class Allows>
+ChainReach::ChainReach(const ChainEdges& from, size_t slots, size_t max_steps, Allows allows) {
+  Marks seen(from.states());
+  begin.push_back(0);
+  if (from.distance[0] <= slots) states.push_back(0);
+  begin.push_back(states.size());
+  for (size_t slot = 0; slot < slots; ++slot) {
+    const size_t left = slots - slot - 1, before = edges, count = states.size();
+    for (size_t i = first(slot); i < count; ++i) {
+      const auto state = static_cast<size_t>(states[i]);
+      edges += from.last(state) - from.first(state);
+      for (size_t edge = from.first(state); edge < from.last(state); ++edge) {
+        const auto target = static_cast<size_t>(from.target.data()[edge]);
+        if (allows(slot, static_cast<size_t>(from.label.data()[edge])) && from.distance.data()[target] <= left) seen.mark(target);
       }
     }
-    held.finish(out, count);
-    next.forget(after);
-  }
-}
-
-// The states that runs lead to at each boundary, and from which enough slots are left.
-void Chain::reach() {
-  constexpr size_t kBits = 64;
-  std::vector<uint64_t> seen((edges_->states() + kBits - 1) / kBits);
-  begin_.push_back(0);
-  if (edges_->distance[0] <= slots_) reached_.push_back(0);
-  begin_.push_back(reached_.size());
-  for (size_t slot = 0; slot < slots_; ++slot) {
-    const double* row = weight(slot);
-    const size_t left = slots_ - slot - 1, before = edge_count_;
-    for (size_t i = first(slot); i < last(slot); ++i) {
-      const auto state = static_cast<size_t>(reached_[i]);
-      edge_count_ += edges_->last(state) - edges_->first(state);
-      for (size_t edge = edges_->first(state); edge < edges_->last(state); ++edge) {
-        const auto target = static_cast<size_t>(edges_->target[edge]);
-        if (row[edges_->label[edge]] > kNone && edges_->distance[target] <= left) seen[target / kBits] |= uint64_t{1} << target % kBits;
-      }
-    }
-    for (size_t word = 0; word < seen.size(); ++word)
-      for (uint64_t bits = std::exchange(seen[word], 0); bits != 0; bits &= bits - 1)
-        reached_.push_back(static_cast<int32_t>(word * kBits + static_cast<size_t>(std::countr_zero(bits))));
-    begin_.push_back(reached_.size());
-    steps_ += (edge_count_ - before + reached_.size() - begin_[slot + 1]) / kBlock + seen.size() / kBits + 1;
-    if (steps_ > max_steps_) {
-      is_complete_ = false;
+    seen.append_to(states);
+    begin.push_back(states.size());
+    steps += (edges - before + states.size() - count) / 4 + seen.steps();
+    if (steps > max_steps) {
+      is_complete = false;
       return;
     }
   }
 }
 
-double Chain::after(size_t boundary, int32_t state) const {
-  const auto begin = reached_.begin() + static_cast<int64_t>(first(boundary)), end = reached_.begin() + static_cast<int64_t>(last(boundary));
-  const auto found = std::lower_bound(begin, end, state);
-  return found == end || *found != state ? kNone : backward_[static_cast<size_t>(found - reached_.begin())];
-}
-
-double Chain::total() const { return after(0, 0); }
-
-void Chain::go_on() {
-  if (!forward_.empty() || reached_.empty()) return;
-  steps_ += pass_steps();
-  forward_.assign(reached_.size(), kNone);
-  forward_[0] = 0.0;
-  Scratch<int32_t> position(edges_->states(), -1);
-  Reduction held(is_max_);
-  for (size_t slot = 0; slot < slots_; ++slot) {
-    const std::span after(reached_.data() + first(slot + 1), last(slot + 1) - first(slot + 1));
-    const double* row = weight(slot);
-    double* out = forward_.data() + first(slot + 1);
-    position.put_positions(after);
-    held.begin();
-    for (size_t i = first(slot); i < last(slot); ++i) {
-      const auto state = static_cast<size_t>(reached_[i]);
-      for (size_t edge = edges_->first(state); edge < edges_->last(state); ++edge) {
-        const int32_t place = position[edges_->target[edge]];
-        const double value = forward_[i] + row[edges_->label[edge]];
-        if (place >= 0 && value > kNone) held.add(value, static_cast<size_t>(place), out);
+PossibleRuns::PossibleRuns(const ChainEdges& edges, std::span<const uint8_t> allowed, size_t slots, size_t max_steps) {
+  const ChainReach reach(edges, slots, max_steps, [&](size_t slot, size_t label) { return allowed[slot * edges.labels + label] != 0; });
+  steps = reach.steps + reach.edges / 4;
+  is_complete = reach.is_complete && steps <= max_steps;
+  if (!is_complete) return;
+  labels.resize(slots * edges.labels);
+  Scratch<uint8_t> lives(edges.states(), 0);
+  for (int32_t state : reach.at(slots)) lives[state] = edges.final[static_cast<size_t>(state)];
+  std::vector<uint8_t> here;
+  for (size_t slot = slots; slot-- > 0;) {
+    const uint8_t* may_hold = allowed.data() + slot * edges.labels;
+    uint8_t* held = labels.data() + slot * edges.labels;
+    const auto states = reach.at(slot);
+    here.assign(states.size(), 0);
+    for (size_t i = 0; i < states.size(); ++i) {
+      const auto state = static_cast<size_t>(states[i]);
+      for (size_t edge = edges.first(state); edge < edges.last(state); ++edge) {
+        const int32_t label = edges.label.data()[edge];
+        const auto is_taken = static_cast<uint8_t>(may_hold[label] & lives.data()[edges.target.data()[edge]]);
+        held[label] |= is_taken;
+        here[i] |= is_taken;
       }
     }
-    held.finish(out, after.size());
-    position.forget(after);
+    lives.forget(reach.at(slot + 1));
+    for (size_t i = 0; i < states.size(); ++i) lives[states[i]] = here[i];
+  }
+  any = lives[0] != 0;
+}
+
+SumMass SumMass::of(double log) {
+  constexpr double kMost = 1e15;  // beyond, powers could overflow
+  if (!(log > kNone)) return none();
+  const double bounded = std::clamp(log, -kMost, kMost);
+  const auto power = static_cast<int64_t>(bounded / (kLogHigh + kLogLow));
+  const auto whole = static_cast<double>(power);
+  SumMass made{std::exp((bounded - whole * kLogHigh) - whole * kLogLow), power};
+  made.settle();
+  return made;
+}
+
+double SumMass::to_log() const { return is_none() ? kNone : std::log(part) + static_cast<double>(power) * (kPower * kLog2); }
+
+void SumMass::settle() {
+  constexpr double kLarge = 0x1p128, kSmall = 0x1p-128;
+  if (part >= kSmall && part < kLarge) return;
+  if (part == 0) power = 0;
+  for (; part >= kLarge; ++power) part *= 0x1p-256;
+  for (; part > 0 && part < kSmall; --power) part *= 0x1p256;
+}
+
+// What is more than two powers below is less than a rounding error: parts are within 2^-256 and 2^300.
+void SumMass::add_scaled(SumMass other) {
+  if (other.is_none()) return;
+  if (is_none() || other.power > power) std::swap(*this, other);
+  if (other.is_none() || power - other.power > 2) return;
+  for (; other.power < power; ++other.power) other.part *= 0x1p-256;
+  part += other.part;
+}
+
+template <class Mass>
+ChainMessages<Mass>::ChainMessages(const ChainEdges& edges, const ChainReach& reach, std::span<const double> weights, size_t slots)
+    : edges_(edges), reach_(reach), weights_(weights), slots_(slots), backward_(reach.states.size(), Mass::none()) {
+  Scratch<Mass> next(edges.states(), Mass::none());
+  const int32_t *label = edges.label.data(), *target = edges.target.data();  // which were checked when they were taken
+  for (size_t i = reach.first(slots); i < reach.last(slots); ++i)
+    if (edges.final[static_cast<size_t>(reach.states[i])]) next[reach.states[i]] = backward_[i] = Mass::of(0.0);
+  for (size_t slot = slots; slot-- > 0;) {
+    const std::vector<Mass> taken = row(slot);
+    const Mass *of_label = taken.data(), *of_target = next.data();
+    for (size_t i = reach.first(slot); i < reach.last(slot); ++i) {
+      const auto state = static_cast<size_t>(reach.states[i]);
+      Mass sum = Mass::none();
+      for (size_t edge = edges.first(state), last = edges.last(state); edge < last; ++edge)
+        sum.add(of_label[label[edge]] * of_target[target[edge]]);
+      sum.settle();
+      backward_[i] = sum;
+    }
+    next.forget(reach.at(slot + 1));
+    for (size_t i = reach.first(slot); i < reach.last(slot); ++i) next[reach.states[i]] = backward_[i];
   }
 }
 
-std::vector<double> Chain::forward() {
-  go_on();
-  return table(forward_);
+template <class Mass>
+std::vector<Mass> ChainMessages<Mass>::row(size_t slot) const {
+  std::vector<Mass> made;
+  made.reserve(edges_.labels);
+  for (double log : weights_.subspan(slot * edges_.labels, edges_.labels)) made.push_back(Mass::of(log));
+  return made;
 }
 
-std::vector<double> Chain::table(const std::vector<double>& messages) const {
-  const size_t states = edges_->states();
-  std::vector<double> made((slots_ + 1) * states, kNone);
-  if (messages.empty()) return made;
+template <class Mass>
+std::vector<Mass> ChainMessages<Mass>::go_on(std::vector<double>* label_masses) const {
+  std::vector<Mass> forward(reach_.states.size(), Mass::none());
+  if (forward.empty()) return forward;
+  forward[0] = Mass::of(0.0);
+  struct Next {
+    Mass backward;
+    int32_t place;
+  };
+  Scratch<Next> next(edges_.states(), {Mass::none(), -1});
+  const int32_t *label = edges_.label.data(), *target = edges_.target.data();
+  std::vector<Mass> around(edges_.labels);
+  for (size_t slot = 0; slot < slots_; ++slot) {
+    const std::vector<Mass> taken = row(slot);
+    for (size_t i = reach_.first(slot + 1); i < reach_.last(slot + 1); ++i)
+      next[reach_.states[i]] = {backward_[i], static_cast<int32_t>(i - reach_.first(slot + 1))};
+    const std::span<Mass> out = std::span(forward).subspan(reach_.first(slot + 1), reach_.last(slot + 1) - reach_.first(slot + 1));
+    std::fill(around.begin(), around.end(), Mass::none());
+    const Mass* of_label = taken.data();
+    const Next* of_target = next.data();
+    for (size_t i = reach_.first(slot); i < reach_.last(slot); ++i) {
+      const auto state = static_cast<size_t>(reach_.states[i]);
+      const Mass sum = forward[i];
+      for (size_t edge = edges_.first(state), last = edges_.last(state); edge < last; ++edge) {
+        const Next& after = of_target[target[edge]];
+        if (after.place < 0) continue;
+        out.data()[after.place].add(sum * of_label[label[edge]]);
+        around.data()[label[edge]].add(sum * after.backward);
+      }
+    }
+    for (Mass& one : out) one.settle();
+    next.forget(reach_.at(slot + 1));
+    if (label_masses == nullptr) continue;
+    for (size_t of = 0; of < edges_.labels; ++of) (*label_masses)[slot * edges_.labels + of] = around[of].to_log();
+  }
+  return forward;
+}
+
+template <class Mass>
+Mass ChainMessages<Mass>::after(size_t boundary, int32_t state) const {
+  const auto states = reach_.at(boundary);
+  const auto found = std::lower_bound(states.begin(), states.end(), state);
+  if (found == states.end() || *found != state) return Mass::none();
+  return backward_[reach_.first(boundary) + static_cast<size_t>(found - states.begin())];
+}
+
+Chain::Chain(std::shared_ptr<const ChainEdges> edges, std::span<const double> weights, size_t slots, bool is_max, size_t max_steps)
+    : edges_(std::move(edges)),
+      slots_(slots),
+      weights_(weights.begin(), weights.end()),
+      reach_(*edges_, slots, max_steps, [&](size_t slot, size_t label) { return weights_[slot * edges_->labels + label] > kNone; }) {
+  steps_ = reach_.steps + reach_.edges / 4;
+  if (!reach_.is_complete || steps_ > max_steps) return;
+  if (is_max)
+    messages_.emplace<ChainMessages<BestMass>>(*edges_, reach_, weights_, slots_);
+  else
+    messages_.emplace<ChainMessages<SumMass>>(*edges_, reach_, weights_, slots_);
+}
+
+namespace {
+
+// What a function of messages returns; of no messages, nothing.
+template <class Made, class Messages, class Function>
+Made of_messages(const Messages& messages, Function function) {
+  return std::visit(
+      [&](const auto& held) -> Made {
+        if constexpr (std::is_same_v<std::decay_t<decltype(held)>, std::monostate>)
+          throw std::logic_error("an incomplete chain has no messages");
+        else
+          return function(held);
+      },
+      messages);
+}
+
+}  // namespace
+
+double Chain::total() const {
+  return of_messages<double>(messages_, [](const auto& held) { return held.after(0, 0).to_log(); });
+}
+
+std::vector<double> Chain::backward() const {
+  return of_messages<std::vector<double>>(messages_, [&](const auto& held) { return table(held.backward()); });
+}
+
+std::vector<double> Chain::forward() const {
+  return of_messages<std::vector<double>>(messages_, [&](const auto& held) { return table(held.go_on(nullptr)); });
+}
+
+std::vector<double> Chain::label_masses() const {
+  std::vector<double> made(slots_ * edges_->labels, kNone);
+  of_messages<size_t>(messages_, [&](const auto& held) { return held.go_on(&made).size(); });
+  return made;
+}
+
+template <class Mass>
+std::vector<double> Chain::table(const std::vector<Mass>& messages) const {
+  std::vector<double> made((slots_ + 1) * edges_->states(), kNone);
   for (size_t boundary = 0; boundary <= slots_; ++boundary)
-    for (size_t i = first(boundary); i < last(boundary); ++i) made[boundary * states + static_cast<size_t>(reached_[i])] = messages[i];
+    for (size_t i = reach_.first(boundary); i < reach_.last(boundary); ++i)
+      made[boundary * edges_->states() + static_cast<size_t>(reach_.states[i])] = messages[i].to_log();
   return made;
 }
 
 std::vector<uint8_t> Chain::reached() const {
-  const size_t states = edges_->states();
-  std::vector<uint8_t> made((slots_ + 1) * states);
+  std::vector<uint8_t> made((slots_ + 1) * edges_->states());
   for (size_t boundary = 0; boundary <= slots_; ++boundary)
-    for (size_t i = first(boundary); i < last(boundary); ++i) made[boundary * states + static_cast<size_t>(reached_[i])] = 1;
+    for (int32_t state : reach_.at(boundary)) made[boundary * edges_->states() + static_cast<size_t>(state)] = 1;
   return made;
-}
-
-std::vector<double> Chain::label_masses() {
-  go_on();
-  steps_ += pass_steps();
-  std::vector<double> made(slots_ * edges_->labels, kNone);
-  if (reached_.empty()) return made;
-  constexpr size_t kParts = 8;  // each with scratch of its own
-  const size_t each = (slots_ + kParts - 1) / kParts;
-  parallel_for(kParts, [&](size_t part) {
-    put_label_masses(std::min(part * each, slots_), std::min((part + 1) * each, slots_), made.data());
-  });
-  return made;
-}
-
-void Chain::put_label_masses(size_t first_slot, size_t last_slot, double* made) const {
-  if (first_slot == last_slot) return;
-  Scratch<double> next(edges_->states(), kNone);
-  Reduction held(is_max_);
-  for (size_t slot = first_slot; slot < last_slot; ++slot) {
-    const std::span after(reached_.data() + first(slot + 1), last(slot + 1) - first(slot + 1));
-    double* out = made + slot * edges_->labels;
-    next.put(after, backward_.data() + first(slot + 1));
-    held.begin();
-    for (size_t i = first(slot); i < last(slot); ++i) {
-      const auto state = static_cast<size_t>(reached_[i]);
-      for (size_t edge = edges_->first(state); edge < edges_->last(state); ++edge) {
-        const double value = forward_[i] + next[edges_->target[edge]];
-        if (value > kNone) held.add(value, static_cast<size_t>(edges_->label[edge]), out);
-      }
-    }
-    held.finish(out, edges_->labels);
-    next.forget(after);
-  }
 }
 
 std::vector<int64_t> Chain::run(std::span<const double> uniform) const {
@@ -255,10 +306,13 @@ std::vector<int64_t> Chain::run(std::span<const double> uniform) const {
   std::vector<double> held;
   size_t state = 0;
   for (size_t slot = 0; slot < slots_; ++slot) {
-    const double* row = weight(slot);
+    const double* row = weights_.data() + slot * edges_->labels;
     held.clear();
-    for (size_t edge = edges_->first(state); edge < edges_->last(state); ++edge)
-      held.push_back(row[edges_->label[edge]] + after(slot + 1, edges_->target[edge]));
+    of_messages<size_t>(messages_, [&](const auto& messages) {
+      for (size_t edge = edges_->first(state); edge < edges_->last(state); ++edge)
+        held.push_back(row[edges_->label[edge]] + messages.after(slot + 1, edges_->target[edge]).to_log());
+      return held.size();
+    });
     const auto best = std::max_element(held.begin(), held.end());
     if (held.empty() || *best == kNone) throw std::domain_error("no run leads on from state " + std::to_string(state));
     auto chosen = static_cast<size_t>(best - held.begin());
@@ -273,11 +327,56 @@ std::vector<int64_t> Chain::run(std::span<const double> uniform) const {
         if ((left -= held[i]) < 0) break;
       }
     }
-    const size_t edge = edges_->first(state) + chosen;
-    taken[slot] = static_cast<int64_t>(edge);
-    state = static_cast<size_t>(edges_->target[edge]);
+    chosen += edges_->first(state);
+    taken[slot] = static_cast<int64_t>(chosen);
+    state = static_cast<size_t>(edges_->target[chosen]);
   }
   return taken;
+}
+
+WalkLengths walk_lengths(std::span<const int64_t> begin, std::span<const int32_t> target, std::span<const double> share,
+                         std::span<const double> stop, double covered, size_t multiple, size_t max_length, size_t max_steps) {
+  WalkLengths made{max_length, max_length, 0, true};
+  size_t wanted = max_length;
+  std::vector<double> at(stop.size());
+  std::vector<int32_t> states{0}, next;
+  std::vector<double> masses{1.0};
+  Marks seen(stop.size());
+  double stopped = 0;
+  for (size_t length = 0; length < wanted; ++length) {
+    for (size_t i = 0; i < states.size(); ++i) stopped += masses[i] * stop[static_cast<size_t>(states[i])];
+    if (stopped >= covered && made.typical == max_length) {
+      made.typical = length;
+      wanted = std::min(max_length, (length + multiple - 1) / multiple * multiple);
+    }
+    for (size_t i = 0; i < states.size(); ++i) {
+      const auto state = static_cast<size_t>(states[i]);
+      const auto first = static_cast<size_t>(begin[state]), last = static_cast<size_t>(begin[state + 1]);
+      made.steps += (last - first) / 4;
+      for (size_t edge = first; edge < last; ++edge) {
+        const auto to = static_cast<size_t>(target[edge]);
+        const double mass = masses[i] * share[edge];
+        if (mass == 0) continue;
+        at[to] += mass;
+        seen.mark(to);
+      }
+    }
+    next.clear();
+    seen.append_to(next);
+    made.steps += next.size() / 4 + seen.steps();
+    if (next.empty()) {
+      made.longest = length;
+      break;
+    }
+    if (made.steps > max_steps) {
+      made.is_complete = false;
+      return made;
+    }
+    masses.clear();
+    for (int32_t state : next) masses.push_back(std::exchange(at[static_cast<size_t>(state)], 0.0));
+    states.swap(next);
+  }
+  return made;
 }
 
 }  // namespace structgen

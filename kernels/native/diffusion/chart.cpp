@@ -65,18 +65,6 @@ STRUCTGEN_WIDE double share(double* into, const double* shares, const double* wh
   return std::accumulate(sum.begin(), sum.end(), 0.0);
 }
 
-// The same where all weights are 0 or minus infinity and maxima are wanted: whether there is a share.
-STRUCTGEN_WIDE double possible_share(double* into, const double* shares, const double* row, double weight, size_t blocks) {
-  std::array<double, kBlock> found{};
-  for (size_t i = 0; i < blocks * kBlock; i += kBlock)
-    for (size_t lane = 0; lane < kBlock; ++lane) {
-      const double part = weight + row[i + lane] > kNone ? shares[i + lane] : 0.0;
-      into[i + lane] = into[i + lane] > part ? into[i + lane] : part;
-      found[lane] = found[lane] > part ? found[lane] : part;
-    }
-  return *std::max_element(found.begin(), found.end());
-}
-
 }  // namespace chart_loops
 
 namespace {
@@ -87,14 +75,21 @@ constexpr double kMinLog = -1e300;  // instead of the logarithm of zero where it
 
 size_t first_of(size_t boundary) { return boundary / kBlock * kBlock; }
 
+std::vector<uint8_t> possible(std::span<const double> weights) {
+  std::vector<uint8_t> made;
+  made.reserve(weights.size());
+  for (double weight : weights) made.push_back(weight > kNone);
+  return made;
+}
+
 }  // namespace
 
 Chart::Chart(std::shared_ptr<const ChartPlan> plan, std::span<const double> weights, size_t slots, bool is_max, size_t max_steps)
     : plan_(std::move(plan)),
       slots_(slots),
       is_max_(is_max),
-      reach_(*plan_, weights, slots),
-      steps_(reach_.edges / kBlock),
+      reach_(*plan_, possible(weights), slots),
+      steps_(reach_.edges / 4),
       outlet_count_(at(plan_->outlet_begin, plan_->shared)),
       holds_((slots + 1) * plan_->cells()),
       arrives_((slots + 1) * plan_->arrivals()),
@@ -266,7 +261,7 @@ void Chart::arrive(size_t boundary, size_t arrival) {
 // The way back: shares of the ways through each row of a chart.
 class ChartShares {
  public:
-  ChartShares(const Chart& chart, std::span<const double> ends, size_t ending_cell)
+  ChartShares(const Chart& chart, std::span<const double> ends, size_t ending_cell, size_t max_steps)
       : chart_(chart),
         plan_(*chart.plan_),
         slots_(chart.slots_),
@@ -278,10 +273,11 @@ class ChartShares {
         sum_(masses_.width(0)),
         whole_(masses_.width(0)) {
     std::copy(ends.begin(), ends.end(), masses_.row(0, ending_cell));
-    for (size_t boundary = 0; boundary <= slots_; ++boundary) {
+    for (size_t boundary = 0; boundary <= slots_ && steps_ <= max_steps; ++boundary) {
       leave_calls(boundary);
       if (boundary < slots_) go_on(boundary);
     }
+    if (steps_ > max_steps) found_.clear();
   }
   std::vector<double> take() { return std::move(found_); }
   size_t steps() const { return steps_; }
@@ -308,8 +304,8 @@ class ChartShares {
           if (pass(scratch_.data(), shares, whole, sum_.data(), 0.0, width) == 0) continue;
           double* held = masses_.row(boundary, cell);
           for (size_t end = boundary; end <= slots_; ++end) {
-            put(held[end - start], scratch_[end - start]);
-            if (end > 0) put(found(end - 1, label), scratch_[end - start]);
+            held[end - start] += scratch_[end - start];
+            if (end > 0) found(end - 1, label) += scratch_[end - start];
           }
         }
       }
@@ -338,7 +334,7 @@ class ChartShares {
       const double weight = chart_.weight(boundary, label);
       const size_t target = at(plan_.moves.first, way);
       if (weight == kNone || !chart_.holds(after, target)) continue;
-      put(found(boundary, label), pass(masses_.row(after, target), shares, whole, chart_.masses_.row(after, target), weight, width));
+      found(boundary, label) += pass(masses_.row(after, target), shares, whole, chart_.masses_.row(after, target), weight, width);
     }
     if (plan_.outlet_of_cell[cell] >= 0 && chart_.leads(after, at(plan_.outlet_of_cell, cell))) {
       const size_t outlet = at(plan_.outlet_of_cell, cell);
@@ -371,7 +367,7 @@ class ChartShares {
         const double weight = is_shared ? chart_.weight(boundary - 1, label) : 0.0;
         if (weight == kNone || !chart_.arrives(boundary, arrival)) continue;
         const double passed = pass(arrivals_.row(boundary, arrival), mine, of_part, chart_.arrivals_.row(boundary, arrival), weight, width);
-        if (is_shared) put(found(boundary - 1, label), passed);
+        if (is_shared) found(boundary - 1, label) += passed;
       }
     }
   }
@@ -387,8 +383,7 @@ class ChartShares {
       const double mass = entered[middle - start];
       if (mass == kNone || !chart_.holds(middle, cell)) continue;
       const size_t skipped = first_of(middle) - start;
-      put(into[middle - start], pass(masses_.row(middle, cell), shares + skipped, whole + skipped, chart_.target(cell, middle), mass,
-                                     width - skipped));
+      into[middle - start] += pass(masses_.row(middle, cell), shares + skipped, whole + skipped, chart_.target(cell, middle), mass, width - skipped);
     }
   }
 
@@ -398,18 +393,16 @@ class ChartShares {
     for (size_t i = 0; i < width; ++i) whole_[i] = std::max(row[i], kMinLog);
     return whole_.data();
   }
-  static bool any(const double* shares, size_t width) {
+  bool any(const double* shares, size_t width) {
+    steps_ += width / kBlock;
     double found = 0;
     for (size_t i = 0; i < width; ++i) found = std::max(found, shares[i]);
     return found > 0;
   }
   double pass(double* into, const double* shares, const double* whole, const double* row, double weight, size_t width) {
-    steps_ += 2 * width / kBlock;
-    if (chart_.is_max_) return chart_loops::possible_share(into, shares, row, weight, width / kBlock);
+    steps_ += 3 * width / kBlock;
     return chart_loops::share(into, shares, whole, row, weight, width / kBlock);
   }
-  // Of maxima, only whether there is a share counts: the number of ways would overflow.
-  void put(double& held, double one) { held = chart_.is_max_ ? std::max(held, one) : held + one; }
 
   const Chart& chart_;
   const ChartPlan& plan_;
@@ -419,8 +412,8 @@ class ChartShares {
   size_t steps_ = 0;
 };
 
-std::vector<double> Chart::label_shares(std::span<const double> ends, size_t ending_cell, size_t& steps) const {
-  ChartShares shares(*this, ends, ending_cell);
+std::vector<double> Chart::label_shares(std::span<const double> ends, size_t ending_cell, size_t max_steps, size_t& steps) const {
+  ChartShares shares(*this, ends, ending_cell, max_steps);
   steps += shares.steps();
   return shares.take();
 }

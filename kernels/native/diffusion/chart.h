@@ -46,7 +46,8 @@ struct ChartPlan {
 // What parses from the start may need, by boundary: the others are not computed.  Rules that end at a boundary are told
 // apart by their port alone, so that some rows are here that no parse takes.
 struct ChartReach {
-  ChartReach(const ChartPlan& plan, std::span<const double> weights, size_t slots);
+  // `allowed`: whether each slot may hold each label.  [slots, labels]
+  ChartReach(const ChartPlan& plan, std::span<const uint8_t> allowed, size_t slots);
   bool row(size_t boundary, size_t index) const { return rows[boundary * row_count + index] != 0; }
   bool arrival(size_t boundary, size_t index) const { return arrivals[boundary * arrival_count + index] != 0; }
   // Whether a token before the boundary may lead to the calls of a composition of states.
@@ -61,24 +62,34 @@ struct ChartReach {
 // before j or after the last boundary is minus infinity.
 constexpr size_t kBlock = 8;
 
-// For every boundary j, `entries` rows over the boundaries from j on.
-class ChartTable {
+// Zeros, which take no memory where nothing is written.
+class ZeroPages {
  public:
-  ChartTable(size_t entries, size_t slots);
-  double* row(size_t boundary, size_t entry) { return data_.get() + offsets_[boundary] + entry * width(boundary); }
-  const double* row(size_t boundary, size_t entry) const { return const_cast<ChartTable*>(this)->row(boundary, entry); }
-  size_t width(size_t boundary) const { return ((slots_ + kBlock) / kBlock - boundary / kBlock) * kBlock; }
-  size_t size() const { return offsets_.back(); }
-  double* data() { return data_.get(); }
+  explicit ZeroPages(size_t bytes);
+  void* data() const { return data_.get(); }
 
  private:
   struct Freed {
     size_t mapped;  // bytes; 0 for memory of the heap
-    void operator()(double* data) const;
+    void operator()(void* data) const;
   };
+  std::unique_ptr<void, Freed> data_;
+};
+
+// For every boundary j, `entries` rows over the boundaries from j on.
+class ChartTable {
+ public:
+  ChartTable(size_t entries, size_t slots);
+  double* row(size_t boundary, size_t entry) { return data() + offsets_[boundary] + entry * width(boundary); }
+  const double* row(size_t boundary, size_t entry) const { return const_cast<ChartTable*>(this)->row(boundary, entry); }
+  size_t width(size_t boundary) const { return ((slots_ + kBlock) / kBlock - boundary / kBlock) * kBlock; }
+  size_t size() const { return offsets_.back(); }
+  double* data() { return static_cast<double*>(pages_.data()); }
+
+ private:
   size_t slots_;
   std::vector<size_t> offsets_;
-  std::unique_ptr<double[], Freed> data_;  // zeros; what is never written takes no memory
+  ZeroPages pages_;
 };
 
 struct ChartTerm {  // weight + row; the first block of the row is that of the sum with the number `skipped`
@@ -103,9 +114,8 @@ class Chart {
   bool is_complete() const { return is_complete_; }
 
   // How many times a way takes each label in each slot, [slots, labels], where `ends` are the shares of the ways by the
-  // boundary where they end.  Of a chart of maxima, whose weights must be 0 or minus infinity: 1 for what some way takes.
-  // Adds to `steps`.
-  std::vector<double> label_shares(std::span<const double> ends, size_t ending_cell, size_t& steps) const;
+  // boundary where they end.  Adds to `steps`; nothing where more than `max_steps` are needed.
+  std::vector<double> label_shares(std::span<const double> ends, size_t ending_cell, size_t max_steps, size_t& steps) const;
 
  private:
   void read_on(size_t boundary);
@@ -150,6 +160,17 @@ class Chart {
   std::vector<int32_t> target_of_;
   std::unique_ptr<double[]> targets_;
   friend class ChartShares;
+};
+
+// Whether some parse takes each label in each slot, where all ways count alike.
+struct PossibleParses {
+  // `allowed`: whether each slot may hold each label, [slots, labels]; `may_end`: whether a string may end at each boundary.
+  PossibleParses(const ChartPlan& plan, std::span<const uint8_t> allowed, std::span<const uint8_t> may_end, size_t ending_cell, size_t max_steps);
+
+  bool is_complete = false;
+  size_t steps = 0;
+  std::vector<uint8_t> ends;    // whether a parse ends there; [slots + 1]
+  std::vector<uint8_t> labels;  // [slots, labels]
 };
 
 }  // namespace structgen

@@ -1,8 +1,6 @@
 // Which rows and arrivals of a chart parses from the start may need: predicted from left to right, before any mass.
 //
 // Source: J. Earley, "An efficient context-free parsing algorithm" (1970), for the prediction of what a prefix allows.
-#include <limits>
-
 #include "diffusion/chart.h"
 #include "diffusion/chart_index.h"
 
@@ -12,9 +10,9 @@ namespace {
 
 class Prediction {
  public:
-  Prediction(const ChartPlan& plan, std::span<const double> weights, size_t slots, ChartReach& reach)
+  Prediction(const ChartPlan& plan, std::span<const uint8_t> allowed, size_t slots, ChartReach& reach)
       : plan_(plan),
-        weights_(weights),
+        allowed_(allowed),
         slots_(slots),
         reach_(reach),
         ended_(plan.ports),
@@ -131,11 +129,11 @@ class Prediction {
   }
 
   bool is_possible(size_t slot, int32_t label) const {
-    return weights_[slot * plan_.labels + static_cast<size_t>(label)] > -std::numeric_limits<double>::infinity();
+    return allowed_[slot * plan_.labels + static_cast<size_t>(label)] != 0;
   }
 
   const ChartPlan& plan_;
-  std::span<const double> weights_;
+  std::span<const uint8_t> allowed_;
   size_t slots_, boundary_ = 0;
   ChartReach& reach_;
   bool has_changed_ = false;
@@ -147,14 +145,14 @@ class Prediction {
 
 }  // namespace
 
-ChartReach::ChartReach(const ChartPlan& plan, std::span<const double> weights, size_t slots)
+ChartReach::ChartReach(const ChartPlan& plan, std::span<const uint8_t> allowed, size_t slots)
     : row_count(plan.rows()),
       arrival_count(plan.arrivals()),
       composition_count(plan.shared),
       rows((slots + 1) * row_count),
       arrivals((slots + 1) * arrival_count),
       compositions((slots + 1) * composition_count) {
-  Prediction(plan, weights, slots, *this);
+  Prediction(plan, allowed, slots, *this);
 }
 
 }  // namespace structgen

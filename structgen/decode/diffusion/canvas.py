@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 from weakref import WeakKeyDictionary
 
 import numpy as np
+from structgen_kernels import _native
 
 from structgen.decode.diffusion.context_free import ContextFreeLanguage
 from structgen.decode.diffusion.mean_field import FREE
@@ -19,7 +20,7 @@ from structgen.decode.step.context import check_vocabulary, constraint_of
 from structgen.decode.step.result import BudgetWatch
 from structgen.engine.network import recurs
 from structgen.errors import BudgetError, GenerationError, LimitExceeded, ModelError
-from structgen.grammar.limits import PYTHON_STEP, counted, spend_steps
+from structgen.grammar.limits import PYTHON_STEP, counted, spend_steps, steps_left
 from structgen.models.model_input import find_mask
 
 if TYPE_CHECKING:
@@ -187,40 +188,30 @@ def canvas_length(language: CanvasLanguage, *, max_slots: int = MAX_SLOTS) -> in
 
 
 def _typical_lengths(automaton: TokenAutomaton, vocabulary: Vocabulary, max_slots: int) -> tuple[int, int]:
-    """Return the length that covers three of four random walks, and the longest; both are at most ``max_slots``."""
+    """Return the length that covers three of four random walks, and the longest; both are at most ``max_slots``.
+
+    Walks are followed no further than the multiple of ``_MULTIPLE`` that the first is rounded up to.
+    """
     source, target, weights = _walk_edges(automaton, vocabulary)
     accepting = automaton.accepting.astype(np.float64)
     total = accepting + np.bincount(source, weights, automaton.states)
     # A state without edges and without acceptance has total 0, but no remaining edge leads to it.
     shares = np.divide(weights, total[source])
     stops = np.divide(accepting, total, out=np.zeros_like(accepting), where=total > 0)
-    begin = np.searchsorted(source, np.arange(automaton.states + 1))
-    at, buffer = np.zeros(automaton.states), np.empty(len(source))
-    at[0] = 1.0
-    ended, typical = 0.0, max_slots
-    for length in range(max_slots + 1):
-        ended += float(at @ stops)
-        if ended >= _COVERED:
-            typical = min(typical, length)
-        reached = np.flatnonzero(at)
-        counts = begin[reached + 1] - begin[reached]
-        count = int(counts.sum())
-        _spend_length(automaton.states // 8 + min(count, len(source) // 8), automaton)
-        if 8 * count < len(source):  # to choose edges takes several times as much as to follow them
-            edges = np.arange(count) + np.repeat(begin[reached] - np.cumsum(counts) + counts, counts)
-            through, ends = at[source[edges]] * shares[edges], target[edges]
-        else:  # in a buffer: fresh memory takes more than all the rest
-            through, ends = np.take(at, source, out=buffer, mode="clip"), target
-            through *= shares
-        at = np.bincount(ends, through, automaton.states).astype(np.float64)
-        if not at.any():
-            return min(typical, length), length
-    return typical, max_slots
+    steps, lengths = _native.walk_lengths(
+        source, target, shares, stops, _COVERED, _MULTIPLE, max_slots, steps_left(_UNBOUNDED)
+    )
+    _spend_length(steps, automaton)
+    typical, longest = lengths or (max_slots, max_slots)
+    return min(typical, longest), longest
+
+
+_UNBOUNDED: Final = 1 << 62
 
 
 def _walk_edges(
     automaton: TokenAutomaton, vocabulary: Vocabulary
-) -> tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.float64]]:
+) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.float64]]:
     """Return source, target and weight of the edges that a random walk may take."""
     tokens_of_class = np.bincount(automaton.class_of, minlength=automaton.classes)
     token_of_class = np.zeros(automaton.classes, dtype=np.int64)
@@ -250,7 +241,7 @@ def _walk_edges(
             ]
         if dropped[key]:
             retained[single[first:last][dropped[key]]] = False
-    source, target = (ends[retained].astype(np.intp) for ends in (automaton.source, automaton.target))
+    source, target = automaton.source[retained], automaton.target[retained]
     return source, target, np.log2(1.0 + sizes[retained])
 
 
@@ -323,13 +314,14 @@ def canvas_language(constraint: Constraint, *, ambiguity: Ambiguity = "refused")
             recursive grammar has too many states or effects; or to make the tables takes more than
             ``Limits.canvas_steps``.
     """
-    regular = regular_language(constraint)
-    if regular is not None:
-        return regular
-    languages = _CONTEXT_FREE.setdefault(constraint, {})
-    if ambiguity not in languages:
-        languages[ambiguity] = ContextFreeLanguage(constraint, ambiguity=ambiguity)
-    return languages[ambiguity]
+    with counted(constraint.limits, limit="canvas_steps"):
+        regular = regular_language(constraint)
+        if regular is not None:
+            return regular
+        languages = _CONTEXT_FREE.setdefault(constraint, {})
+        if ambiguity not in languages:
+            languages[ambiguity] = ContextFreeLanguage(constraint, ambiguity=ambiguity)
+        return languages[ambiguity]
 
 
 def regular_language(constraint: Constraint) -> RegularLanguage | None:

@@ -100,8 +100,13 @@ class Chain:
 
     @property
     def steps(self) -> int:
-        """Elementary steps: an edge takes half of one, and where sums are wanted nearly one."""
+        """Elementary steps, but for those of ``forward`` and ``label_masses``: each look at an edge takes a quarter."""
         return self._native.steps
+
+    @property
+    def forward_steps(self) -> int:
+        """The steps that each of these takes."""
+        return self._native.forward_steps
 
     @property
     def reached(self) -> NDArray[np.bool_]:
@@ -166,12 +171,19 @@ class RegularLanguage:
         )
         self.label_begin, self.label_class = automaton.label_begin, automaton.label_class
         # Which labels contain a class, EOS last; the tail contains EOS, too.
+        spend_steps((labels + 2) * automaton.classes // 64, "diffusion decoding: tokens of a grammar")
         self.holds = np.zeros((labels + 2, automaton.classes), dtype=bool)
         self.holds[np.repeat(np.arange(labels), np.diff(automaton.label_begin)), automaton.label_class] = True
         self.holds[labels:, automaton.eos_class] = True
         self.token_classes = TokenClasses(automaton.class_of, automaton.classes)
         self.sizes = self.token_classes.sizes
         self.holds[:, self.sizes == 0] = False
+        self._has_tokens = self.holds.any(axis=1)
+        # The classes of all labels, those of EOS and tail among them.
+        self._label_begin = np.append(automaton.label_begin, automaton.label_begin[-1] + np.arange(1, 3))
+        self._label_class = np.append(automaton.label_class, [automaton.eos_class] * 2).astype(np.int32)
+        # Weights of labels are made from those of classes, and marginals the other way round.
+        self._steps_of_slot = len(self.label_class) // 8 + labels // 2 + automaton.classes // 4 + 1
 
     def chain(self, weights: NDArray[np.float64], *, is_max: bool) -> Chain:
         """The messages of one canvas.
@@ -180,8 +192,7 @@ class RegularLanguage:
             LimitExceeded: the chains of the canvas take more than ``Limits.canvas_steps``.
         """
         chain = Chain(self.edges, weights, is_max=is_max, max_steps=steps_left(_UNBOUNDED))
-        # Beside the messages, the weights of labels are made from those of classes, and marginals the other way round.
-        self._spend(chain, chain.steps + len(weights) * (self.holds.size // 64 + len(self.label_class) // 8 + 1))
+        self._spend(len(weights), chain.steps + len(weights) * self._steps_of_slot)
         return chain
 
     def label_masses(self, chain: Chain) -> NDArray[np.float64]:
@@ -190,17 +201,14 @@ class RegularLanguage:
         Raises:
             LimitExceeded: the chains of the canvas take more than ``Limits.canvas_steps``.
         """
-        before = chain.steps
-        masses = chain.label_masses()
-        self._spend(chain, chain.steps - before)
-        return masses
+        self._spend(len(chain.weights), chain.forward_steps)
+        return chain.label_masses()
 
-    def _spend(self, chain: Chain, steps: int) -> None:
+    def _spend(self, slots: int, steps: int) -> None:
         spend_steps(
             steps,
-            f"diffusion decoding: messages of a canvas of {len(chain.weights)} slots",
-            evidence=f"the automaton has {self.edges.states} states and {len(self.edges.source)} edges, and a chain "
-            f"took {chain.steps} steps",
+            f"diffusion decoding: messages of a canvas of {slots} slots",
+            evidence=f"the automaton has {self.edges.states} states and {len(self.edges.source)} edges",
             remedy="give the canvas fewer slots or SMC fewer particles, commit more slots in a step, narrow the "
             "grammar, or raise Limits(canvas_steps=...)",
         )
@@ -211,31 +219,39 @@ class RegularLanguage:
 
     def completable(self, canvas: Canvas, /) -> bool:
         """See ``CanvasLanguage.completable``."""
-        return bool(np.isfinite(self._anything(canvas).total))
+        return self._possible(canvas) is not None
 
     def masks(self, canvas: Canvas, /) -> NDArray[np.int32]:
         """See ``CanvasLanguage.masks``."""
-        chain = self._anything(canvas)
-        if not np.isfinite(chain.total):
+        labels = self._possible(canvas)
+        if labels is None:
             return empty_masks(self.vocabulary, len(canvas))
-        allowed = (np.isfinite(self.label_masses(chain)) & np.isfinite(chain.weights)) @ self.holds
-        return class_masks(self.vocabulary, self.automaton.class_of, allowed, canvas)
+        return class_masks(self.vocabulary, self.automaton.class_of, self.classes_in(labels) > 0, canvas)
 
     def forced(self, canvas: Canvas, /) -> Canvas:
         """See ``CanvasLanguage.forced``."""
-        chain = self._anything(canvas)
+        labels = self._possible(canvas)
         filled = canvas.copy()
-        if not np.isfinite(chain.total):
+        if labels is None:
             return filled
-        alive = np.isfinite(self.label_masses(chain)) & np.isfinite(chain.weights)
-        allowed = alive @ self.holds
+        allowed = self.classes_in(labels) > 0
         single = (allowed @ self.sizes == 1) & (canvas == FREE)
         for slot in np.flatnonzero(single).tolist():
             filled[slot] = self.automaton.members(int(allowed[slot].argmax()))[0]
-        ended = alive[:, self.tail_label] & (alive.sum(axis=1) == 1) & (canvas == FREE)
+        ended = labels[:, self.tail_label] & (labels.sum(axis=1) == 1) & (canvas == FREE)
         if ended.any():  # then there is an EOS: a tail follows one
             filled[ended] = self.vocabulary.eos[0]
         return filled
+
+    def classes_in(self, labels: NDArray[np.generic]) -> NDArray[np.float64]:
+        """The sum over the labels that contain each class, float64 ``[slots, classes]``; 0 for a class without tokens.
+
+        Args:
+            labels: a number for each label in each slot, ``[slots, labels]``.
+        """
+        made = _native.class_sums(self._label_begin, self._label_class, labels.astype(np.float64), len(self.sizes))
+        made[:, self.sizes == 0] = 0.0
+        return made
 
     def fixed_weights(self, tokens: NDArray[np.int32]) -> NDArray[np.float64]:
         """Log weights of all labels in slots that hold ``tokens``: 0 or minus infinity; all -inf for an invalid id."""
@@ -243,11 +259,18 @@ class RegularLanguage:
         classes = self.automaton.class_of[np.where(known, tokens, 0)]
         return np.where(self.holds.T[classes] & known[:, None], 0.0, -np.inf)
 
-    def _anything(self, canvas: Canvas) -> Chain:
-        """The runs over a canvas whose free slots may hold any token, each run with weight 1."""
-        possible = np.where(self.holds.any(axis=1), 0.0, -np.inf)
-        weights = np.where((canvas == FREE)[:, None], possible, self.fixed_weights(canvas))
-        return self.chain(weights, is_max=True)
+    def _possible(self, canvas: Canvas) -> NDArray[np.bool_] | None:
+        """The labels that each slot may have, where free slots may hold any token; None without completions.
+
+        Raises:
+            LimitExceeded: as ``chain``.
+        """
+        allowed = np.where((canvas == FREE)[:, None], self._has_tokens, self.fixed_weights(canvas) == 0.0)
+        steps, labels, is_any = _native.possible_runs(
+            self.edges.native, allowed.astype(np.uint8), steps_left(_UNBOUNDED)
+        )
+        self._spend(len(canvas), steps + len(canvas) * self._steps_of_slot)
+        return labels.astype(bool) if labels is not None and is_any else None
 
 
 @final
@@ -300,12 +323,10 @@ class RegularPosterior(ClassPosterior):
         language, distribution = self.language, self.distribution
         weights = language.fixed_weights(distribution.canvas)
         if len(distribution.free):
-            spread = scores[:, language.automaton.label_class]
-            starts = language.label_begin[:-1]
-            if len(starts):  # an automaton of the empty string alone has no labels
-                weights[distribution.free, : language.eos_label] = (
-                    np.maximum.reduceat(spread, starts, axis=1) if is_max else _logsumexp_columns(spread, starts)
-                )
+            # Every probability is at least exp(-80) / vocabulary size of the row's largest, so none underflows.
+            weights[distribution.free, : language.eos_label] = _native.label_scores(
+                language.label_begin, language.label_class, np.ascontiguousarray(scores), is_max
+            )
             weights[distribution.free, language.eos_label] = scores[:, language.automaton.eos_class]
             weights[distribution.free, language.tail_label] = (
                 0.0 if self.tail == "free" else scores[:, language.automaton.eos_class]
@@ -323,7 +344,7 @@ class RegularPosterior(ClassPosterior):
                 tail = np.where(self.distribution.canvas == FREE, labels[:, language.tail_label], 0.0)
                 labels[:, language.tail_label] = 0.0
             with np.errstate(divide="ignore"):
-                self._around = np.log(labels @ language.holds), tail
+                self._around = np.log(language.classes_in(labels)), tail
         return self._around
 
     def _classes_of(self, label: int) -> NDArray[np.int32]:
@@ -338,14 +359,3 @@ class RegularPosterior(ClassPosterior):
         return (
             f"the shortest string takes {shortest}" if shortest < FAR else "no tokens spell any string of the grammar"
         )
-
-
-def _logsumexp_columns(values: NDArray[np.float64], starts: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Log of the sum of exponentials over each range of columns, for each row.
-
-    Every probability is at least exp(-80) / vocabulary size of the row's largest, so none underflows.
-    """
-    largest = values.max(axis=1, keepdims=True)
-    with np.errstate(divide="ignore"):
-        sums: NDArray[np.float64] = np.log(np.add.reduceat(np.exp(values - largest), starts, axis=1)) + largest
-    return sums

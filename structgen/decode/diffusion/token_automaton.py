@@ -221,6 +221,7 @@ def token_automaton(
     source, target, label, label_begin, label_class = _native.labelled_edges(
         np.ascontiguousarray(moves, dtype=np.int32), states
     )
+    distance = _native.edge_distances(source, target, accepting.astype(np.uint8))
     return TokenAutomaton(
         states=states,
         accepting=accepting,
@@ -231,24 +232,9 @@ def token_automaton(
         label=label,
         label_begin=label_begin,
         label_class=label_class,
-        distance=_distances(accepting, source, target),
+        distance=np.minimum(distance, FAR).astype(np.int32),
     )
 
 
 _STEPS_OF_MOVE: Final = 4
 """To sort a move among those of its source, and to compare its label."""
-
-
-def _distances(accepting: NDArray[np.bool_], source: NDArray[np.int32], target: NDArray[np.int32]) -> NDArray[np.int32]:
-    """Distances to acceptance, breadth first along reversed edges."""
-    order = np.argsort(target, kind="stable")
-    into = source[order]
-    begin = np.searchsorted(target[order], np.arange(len(accepting) + 1))
-    distance = np.where(accepting, 0, FAR).astype(np.int32)
-    nearest, steps = np.flatnonzero(accepting), 0
-    while len(nearest):
-        steps += 1
-        reached = np.concatenate([into[begin[state] : begin[state + 1]] for state in nearest.tolist()])
-        nearest = np.unique(reached[distance[reached] == FAR])
-        distance[nearest] = steps
-    return distance

@@ -59,7 +59,7 @@ class Chart:
         max_steps: limit on ``steps``; a chart that needs more is left incomplete, and must not be read.
 
     Attributes:
-        steps: blocks of eight masses that were added or compared, those of ``label_shares`` among them.
+        steps: blocks of eight masses that were added or compared, but for those of ``label_shares``.
 
     Only what a parse from the start may need is computed: fewer rows, the more slots hold one token.
 
@@ -125,12 +125,14 @@ class Chart:
     def label_shares(self, ends: Array, /) -> Array:
         """How many times a parse takes each label in each slot, on average; float64 ``[slots, labels]``.
 
-        ``ends`` is the share of the parses that end at each boundary, float64 ``[slots + 1]``.  In a chart of maxima
-        with weights 0 and minus infinity, the result is 1 if some parse takes the label.
+        ``ends`` is the share of the parses that end at each boundary, float64 ``[slots + 1]``.
         """
-        shares, steps = self._native.label_shares(np.ascontiguousarray(ends), self.plan.cell(0, ENDING))
-        self.steps += steps
-        return shares
+        made = self.counted_shares(ends, _UNBOUNDED)[0]
+        return np.zeros(self.weights.shape) if made is None else made
+
+    def counted_shares(self, ends: Array, max_steps: int, /) -> tuple[Array | None, int]:
+        """``label_shares``, or None where they need more than ``max_steps``; and the steps."""
+        return self._native.label_shares(np.ascontiguousarray(ends), self.plan.cell(0, ENDING), max_steps)
 
 
 def shortest_output(plan: Plan) -> int:

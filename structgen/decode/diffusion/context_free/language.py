@@ -9,10 +9,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias, final, get_args
 
 import numpy as np
+from structgen_kernels import _native
 
 from structgen.decode.diffusion.class_posterior import ClassPosterior, class_masks, sampled_index
 from structgen.decode.diffusion.context_free.chart import NO_LABEL, Chart, reduced, shortest_output, walk_chart
-from structgen.decode.diffusion.context_free.plan import ALWAYS, plan_of
+from structgen.decode.diffusion.context_free.plan import ALWAYS, ENDING, plan_of
 from structgen.decode.diffusion.context_free.token_effects import MAX_EFFECTS
 from structgen.decode.diffusion.context_free.token_network import DEAD_CLASS, lift
 from structgen.decode.diffusion.mean_field import FREE, MeanField
@@ -25,6 +26,8 @@ from structgen.grammar.limits import counted, spend_steps, steps_left
 from structgen.models.protocol.diffusion import TokenClasses
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from numpy.typing import NDArray
 
     from structgen.decode.diffusion.context_free.plan import Plan
@@ -43,6 +46,9 @@ MAX_BYTES: Final = 1 << 30
 
 MAX_SAMPLES: Final = 10_000
 """Limit on the parses that are sampled for one completion of an ambiguous grammar."""
+
+_STEPS_OF_WALK: Final = 1_000
+"""To choose the way through a slot, by Python code."""
 
 
 @final
@@ -103,6 +109,7 @@ class ContextFreeLanguage:
             network = network_of(constraint, max_states=max_states)
             lifted = lift(network, constraint.vocabulary, max_effects=max_effects)
             self.plan: Plan = plan_of(lifted)
+            spend_steps(len(self.plan.labels) * lifted.classes // 16, "charts of a grammar")
         self.vocabulary = constraint.vocabulary
         self.ambiguity = ambiguity
         self.is_unambiguous = network.is_deterministic
@@ -116,6 +123,9 @@ class ContextFreeLanguage:
             np.add.at(self.counts[label], list(classes), 1.0)
         self.token_classes = TokenClasses(self.class_of, self.classes)
         self.counts[:, self.token_classes.sizes == 0] = 0.0
+        self._has_tokens = self.counts.any(axis=1)
+        # Weights of labels are made from those of classes, and marginals the other way round.
+        self._steps_of_slot = len(self.plan.label_classes) // 8 + len(self.plan.labels) // 2 + lifted.classes // 4 + 1
         self.shortest = shortest_output(self.plan)
 
     def posterior(self, distribution: MeanField, /, *, tail: Tail = "free") -> ContextFreePosterior:
@@ -124,24 +134,22 @@ class ContextFreeLanguage:
 
     def completable(self, canvas: Canvas, /) -> bool:
         """See ``CanvasLanguage.completable``."""
-        return bool(self._ends(self._anything(canvas), canvas).any())
+        return bool(self.possible(canvas)[0].any())
 
     def masks(self, canvas: Canvas, /) -> NDArray[np.int32]:
         """See ``CanvasLanguage.masks``."""
-        chart = self._anything(canvas)
-        ends = self._ends(chart, canvas)
+        ends, labels = self.possible(canvas)
         if not ends.any():
             return empty_masks(self.vocabulary, len(canvas))
-        return class_masks(self.vocabulary, self.class_of, self._allowed(chart, ends), canvas)
+        return class_masks(self.vocabulary, self.class_of, self._allowed(labels, ends), canvas)
 
     def forced(self, canvas: Canvas, /) -> Canvas:
         """See ``CanvasLanguage.forced``."""
         filled = canvas.copy()
-        chart = self._anything(canvas)
-        ends = self._ends(chart, canvas)
+        ends, labels = self.possible(canvas)
         if not ends.any():
             return filled
-        allowed = self._allowed(chart, ends)
+        allowed = self._allowed(labels, ends)
         single = (allowed @ self.token_classes.sizes == 1) & (canvas == FREE)
         for slot in np.flatnonzero(single).tolist():
             filled[slot] = np.flatnonzero(self.class_of == allowed[slot].argmax())[0]
@@ -169,7 +177,70 @@ class ContextFreeLanguage:
             LimitExceeded: the chart takes more steps or memory than the limits allow, or with the other charts of its
                 canvas more than ``Limits.canvas_steps``.
         """
-        slots = len(weights)
+        self._check_size(len(weights))
+        chart = Chart(self.plan, weights, is_max=is_max, max_steps=steps_left(MAX_STEPS))
+        self._spend(len(weights), chart.steps + len(weights) * self._steps_of_slot)
+        return chart
+
+    def label_shares(self, chart: Chart, ends: NDArray[np.float64]) -> NDArray[np.float64]:
+        """``Chart.label_shares``, counted.
+
+        Raises:
+            LimitExceeded: the charts of the canvas take more than ``Limits.canvas_steps``.
+        """
+        shares, steps = chart.counted_shares(ends, steps_left(MAX_STEPS))
+        self._spend(len(chart.weights), steps)
+        return np.zeros(chart.weights.shape) if shares is None else shares
+
+    def walk(self, chart: Chart, end: int, choose: Callable[[NDArray[np.float64]], int]) -> NDArray[np.int32]:
+        """``walk_chart``, counted.
+
+        Raises:
+            LimitExceeded: the charts of the canvas take more than ``Limits.canvas_steps``.
+        """
+        self._spend(len(chart.weights), _STEPS_OF_WALK * end)
+        return walk_chart(chart, end, choose)
+
+    def possible(self, canvas: Canvas) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+        """What some completion of a canvas has, whose free slots may hold any token.
+
+        Returns:
+            bool ``[slots + 1]``, where a string may end, and bool ``[slots, labels]``.
+
+        Raises:
+            LimitExceeded: as ``chart``.
+        """
+        self._check_size(len(canvas))
+        allowed = np.where((canvas == FREE)[:, None], self._has_tokens, self.counts.T[self.class_at(canvas)] > 0)
+        allowed[:, ALWAYS] = True
+        is_eos = np.where(canvas == FREE, bool(self.vocabulary.eos), self.class_at(canvas) == self.eos_class)
+        tail = np.append(np.logical_and.accumulate(is_eos[::-1])[::-1], True)
+        steps, ends, labels = _native.possible_parses(
+            self.plan.native,
+            allowed.astype(np.uint8),
+            tail.astype(np.uint8),
+            self.plan.cell(0, ENDING),
+            steps_left(MAX_STEPS),
+        )
+        self._spend(len(canvas), steps + len(canvas) * self._steps_of_slot)
+        if ends is None or labels is None:
+            return np.zeros(len(tail), dtype=bool), np.zeros(allowed.shape, dtype=bool)
+        return ends.astype(bool), labels.astype(bool)
+
+    def classes_in(self, labels: NDArray[np.generic]) -> NDArray[np.float64]:
+        """The sum over the labels that contain each class, float64 ``[slots, classes]``; 0 for a class without tokens.
+
+        Args:
+            labels: a number for each label in each slot, ``[slots, labels]``.
+        """
+        made = _native.class_sums(
+            self.plan.label_begin, self.plan.label_classes, labels.astype(np.float64), self.classes
+        )
+        made[:, self.token_classes.sizes == 0] = 0.0
+        return made
+
+    def _check_size(self, slots: int) -> None:
+        """Raise ``LimitExceeded`` where a chart may take more steps or memory than this language allows."""
         steps, size = self.plan.steps(slots), self.plan.bytes(slots)
         for limit, maximum, needed, evidence in (
             ("max_steps", self._max_steps, steps, f"it takes up to {steps} steps"),
@@ -183,47 +254,19 @@ class ContextFreeLanguage:
                     evidence=evidence,
                     remedy="decode in blocks of fewer slots, narrow the grammar, or raise the limit",
                 )
-        chart = Chart(self.plan, weights, is_max=is_max, max_steps=steps_left(MAX_STEPS))
-        self._spend(chart, chart.steps)
-        return chart
 
-    def label_shares(self, chart: Chart, ends: NDArray[np.float64]) -> NDArray[np.float64]:
-        """``Chart.label_shares``, counted.
-
-        Raises:
-            LimitExceeded: the charts of the canvas take more than ``Limits.canvas_steps``.
-        """
-        before = chart.steps
-        shares = chart.label_shares(ends)
-        self._spend(chart, chart.steps - before)
-        return shares
-
-    def _spend(self, chart: Chart, steps: int) -> None:
+    def _spend(self, slots: int, steps: int) -> None:
         spend_steps(
             steps,
-            f"diffusion decoding: charts of a canvas of {len(chart.weights)} slots",
-            evidence=f"the network has {self.plan.states} states, and a chart took {chart.steps} steps",
+            f"diffusion decoding: charts of a canvas of {slots} slots",
+            evidence=f"the network has {self.plan.states} states",
             remedy="give the canvas fewer slots or SMC fewer particles, commit more slots in a step, narrow the "
             "grammar, or raise Limits(canvas_steps=...)",
         )
 
-    def _anything(self, canvas: Canvas) -> Chart:
-        """The chart of a canvas whose free slots may hold any token."""
-        possible: NDArray[np.float64] = np.where(self.counts.any(axis=1), 0.0, -np.inf)
-        possible[ALWAYS] = 0.0
-        weights = np.where((canvas == FREE)[:, None], possible, self.fixed_weights(canvas, is_max=True))
-        return self.chart(weights, is_max=True)
-
-    def _ends(self, chart: Chart, canvas: Canvas) -> NDArray[np.float64]:
-        """Whether a string may end at each boundary, 1 or 0."""
-        is_eos = np.where(canvas == FREE, bool(self.vocabulary.eos), self.class_at(canvas) == self.eos_class)
-        tail = np.append(np.logical_and.accumulate(is_eos[::-1])[::-1], True)
-        ends: NDArray[np.float64] = (np.isfinite(chart.ends) & tail).astype(np.float64)
-        return ends
-
-    def _allowed(self, chart: Chart, ends: NDArray[np.float64]) -> NDArray[np.bool_]:
+    def _allowed(self, labels: NDArray[np.bool_], ends: NDArray[np.bool_]) -> NDArray[np.bool_]:
         """The classes that each slot may hold, bool ``[slots, classes]``."""
-        allowed: NDArray[np.bool_] = np.matmul(self.label_shares(chart, ends) > 0, self.counts > 0)
+        allowed = self.classes_in(labels) > 0
         allowed[:, self.eos_class] = np.cumsum(ends[:-1]) > 0
         return allowed
 
@@ -262,7 +305,7 @@ class ContextFreePosterior(ClassPosterior):
         ends = chart.ends + self._tail_scores(self.distribution.canvas, maxima[:, self.language.eos_class])
         end = int(ends.argmax())
         self._check(float(ends[end]))
-        labels = walk_chart(chart, end, lambda through: int(through.argmax()))
+        labels = self.language.walk(chart, end, lambda through: int(through.argmax()))
         return Completion(self._best_tokens(labels, self._after(end)), float(ends[end]))
 
     def draw(self, generator: np.random.Generator, /) -> Completion:
@@ -279,7 +322,7 @@ class ContextFreePosterior(ClassPosterior):
         max_draws = self.language.max_draws
         for _ in range(max_draws):
             end = sampled_index(ends, generator.random())
-            labels = walk_chart(chart, end, lambda through: sampled_index(through, generator.random()))
+            labels = self.language.walk(chart, end, lambda through: sampled_index(through, generator.random()))
             in_tail = self._after(end)
             tokens = self._sampled_tokens(labels, in_tail, generator)
             if self.language.is_unambiguous or generator.random() * self._parses(tokens[:end]) < 1.0:
@@ -319,8 +362,12 @@ class ContextFreePosterior(ClassPosterior):
         """Log weight of every label in every slot, from the scores of classes in every free slot."""
         language, distribution = self.language, self.distribution
         weights = language.fixed_weights(distribution.canvas, is_max=is_max)
-        if len(distribution.free) and len(language.plan.label_starts):  # the empty string alone has no other labels
-            weights[distribution.free, ALWAYS + 1 :] = _by_label(scores, language.plan, is_max=is_max)
+        if len(distribution.free):
+            # Every probability is at least exp(-80) / vocabulary size of the row's largest, so none underflows.
+            made = _native.label_scores(
+                language.plan.label_begin, language.plan.label_classes, np.ascontiguousarray(scores), is_max
+            )
+            weights[distribution.free, ALWAYS + 1 :] = made[:, ALWAYS + 1 :]
         return weights
 
     def _tail_scores(self, canvas: Canvas, eos: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -356,7 +403,7 @@ class ContextFreePosterior(ClassPosterior):
             each[:, ALWAYS] = -np.inf
             largest = np.maximum(each.max(axis=1, keepdims=True), -1e300)
             with np.errstate(divide="ignore"):
-                around = np.log(np.exp(each - largest) @ language.counts) + largest
+                around = np.log(language.classes_in(np.exp(each - largest))) + largest
             inside = np.concatenate([[0.0], np.cumsum(ended[:-2])]) if distribution.slots else np.zeros(0)
             tail = np.zeros(distribution.slots)
             with np.errstate(divide="ignore"):
@@ -398,19 +445,3 @@ class ContextFreePosterior(ClassPosterior):
                 remedy="use best() or draw(), which are exact; make the grammar deterministic; or pass "
                 'ambiguity="counted" if it is known to be unambiguous, or parses shall be counted',
             )
-
-
-def _by_label(scores: NDArray[np.float64], plan: Plan, *, is_max: bool) -> NDArray[np.float64]:
-    """Log weights of the labels that have classes, for each row of class scores.
-
-    Every probability is at least exp(-80) / vocabulary size of the row's largest, so none underflows.
-    """
-    spread = scores[:, plan.label_classes]
-    if is_max:
-        maxima: NDArray[np.float64] = np.maximum.reduceat(spread, plan.label_starts, axis=1)
-        return maxima
-    largest = scores.max(axis=1, keepdims=True)
-    sums = np.add.reduceat(np.exp(spread - largest), plan.label_starts, axis=1)
-    with np.errstate(divide="ignore"):
-        logs: NDArray[np.float64] = np.log(sums) + largest
-    return logs

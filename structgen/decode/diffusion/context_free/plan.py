@@ -20,10 +20,13 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import TYPE_CHECKING, Final, final
 
 import numpy as np
 from structgen_kernels import _native
+
+from structgen.grammar.limits import spend_steps
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -133,9 +136,9 @@ class Plan:
         return _int32(of for classes in self.labels for of in classes)
 
     @cached_property
-    def label_starts(self) -> NDArray[np.int64]:
-        """The index in ``label_classes`` of the first class of each label but ``ALWAYS``, which has none."""
-        return np.cumsum([0, *map(len, self.labels[ALWAYS + 1 :])])[:-1]
+    def label_begin(self) -> NDArray[np.int64]:
+        """The index in ``label_classes`` of the first class of each label, and their number; ``ALWAYS`` has none."""
+        return np.cumsum([0, *map(len, self.labels)])
 
     @property
     def cells(self) -> int:
@@ -170,6 +173,9 @@ class Plan:
 def plan_of(network: TokenNetwork) -> Plan:
     """Lay out the charts of a network.
 
+    Raises:
+        LimitExceeded: the steps of the call are counted and used up.
+
     Complexity: O(moves x ports), and the arrivals of all calls, each times the ports of its target.
     """
     return _Layout(network).plan()
@@ -189,18 +195,26 @@ class _Layout:
         }
         self._kinds = list(kinds)
         self._first_rest = 1 + len(kinds)
-        steps: dict[tuple[int, int], list[int]] = defaultdict(list)
-        entered: dict[int, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
-        for state, of, node in network.moves.tolist():
+        self._steps: dict[tuple[int, int], int] = {}
+        entered: dict[int, dict[int, list[int]]] = defaultdict(dict)
+        state_of, class_of, node_of = network.moves[np.lexsort(network.moves.T[[1, 2, 0]])].T
+        begins = np.flatnonzero((np.diff(state_of, prepend=-1) != 0) | (np.diff(node_of, prepend=-1) != 0))
+        every_class = class_of.tolist()
+        for state, node, (first, last) in zip(
+            state_of[begins].tolist(),
+            node_of[begins].tolist(),
+            pairwise([*begins.tolist(), len(every_class)]),
+            strict=True,
+        ):
             if node < states:
-                steps[state, node].append(of)
+                self._steps[state, node] = self._label(every_class[first:last])
             else:
-                entered[state][node - states].append(of)
-        self._steps = {edge: self._label(classes) for edge, classes in sorted(steps.items())}
+                entered[state][node - states] = every_class[first:last]
         groups: dict[tuple[tuple[int, int], ...], int] = {}
         self._group_of: dict[int, int] = {}
         for state, calls in sorted(entered.items()):
-            ways = tuple(sorted((call, self._label(classes)) for call, classes in calls.items()))
+            by_class = sorted(calls.items(), key=lambda item: (item[1][0], item[0]))
+            ways = tuple(sorted((call, self._label(classes)) for call, classes in by_class))
             self._group_of[state] = groups.setdefault(ways, len(groups))
         self._groups = list(groups)
         self._supports = self._all_supports()
@@ -258,11 +272,14 @@ class _Layout:
             add(state, kind)
         while agenda:
             node, port = agenda.pop()
+            _spend(1 + len(passed_on[node]), network)
             for other in passed_on[node]:
                 add(other, port)
             for call in calls_of[node]:
                 arrivals = self._arrivals[call]
-                for target, label in self._after_return(port, network.within[call][0]).items():
+                outcomes = self._after_return(port, network.within[call][0])
+                _spend(_STEPS_OF_RETURN + 2 * len(outcomes), network)
+                for target, label in outcomes.items():
                     ways = arrivals.setdefault(target, [])
                     ways.append((port, label))
                     if target < 0:
@@ -289,6 +306,7 @@ class _Layout:
         states, row_of = network.states, self._row_of
         nodes = list(row_of)
         ports = [sorted(self._supports[node]) for node in nodes]
+        _spend(2 * sum(map(len, ports)) + sum(len(self._supports[target]) for _, target in self._steps), network)
         cell_begin = np.concatenate([[0], np.cumsum([len(of_row) for of_row in ports])]).astype(np.int32)
         cell_of = {
             (row, port): int(cell_begin[row]) + at for row, of_row in enumerate(ports) for at, port in enumerate(of_row)
@@ -307,6 +325,7 @@ class _Layout:
             arrivals.close()
         composed = [list(group) for group in self._groups]
         composed += [[(node - states, ALWAYS)] for node in nodes[states:]]
+        _spend(sum(len(arrivals_of[call]) for group in composed for call, _ in group), network)
         parts, outlets, outlet_ports = _compositions(composed, arrivals_of, ports, cell_of)
         composition_of = np.full(len(nodes), -1, dtype=np.int32)
         composition_of[states:] = len(self._groups) + np.arange(len(nodes) - states)
@@ -337,6 +356,21 @@ class _Layout:
             outlets=_lists(outlets.lists),
             labels=tuple(self._labels),
         )
+
+
+def _spend(steps: int, network: TokenNetwork) -> None:
+    spend_steps(
+        _STEPS_OF_WAY * steps,
+        "charts of a grammar",
+        f"its network has {network.states} states over tokens",
+        "narrow the grammar, or raise Limits(canvas_steps=...)",
+    )
+
+
+_STEPS_OF_WAY: Final = 96
+"""To enter a way in the tables, by Python code."""
+
+_STEPS_OF_RETURN: Final = 4
 
 
 class _Growing:

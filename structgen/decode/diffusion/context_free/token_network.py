@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final, final
 import numpy as np
 
 from structgen.decode.diffusion.context_free.token_effects import MAX_EFFECTS, NOTHING, Effects
-from structgen.grammar.limits import spend
+from structgen.grammar.limits import spend, spend_steps
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -95,9 +95,7 @@ def lift(network: Network, vocabulary: Vocabulary, *, max_effects: int = MAX_EFF
 
     Complexity: O(bytes of the vocabulary) look-ups, and the entries of all distinct effects.
     """
-    effects = Effects(network, max_effects)
-    effect_of = effects.of_tokens(vocabulary)
-    return _Numbering(network, effects).finished(effect_of, vocabulary)
+    return _Numbering(network, Effects(network, vocabulary, max_effects)).finished(vocabulary)
 
 
 class _Numbering:
@@ -107,17 +105,30 @@ class _Numbering:
         self._network = network
         self._effects = effects
 
-    def finished(self, effect_of: NDArray[np.int32], vocabulary: Vocabulary) -> TokenNetwork:
-        """The tables, restricted to states that tokens reach."""
-        distinct = [effect for effect in np.unique(effect_of).tolist() if effect != NOTHING]
-        outcomes: dict[int, list[tuple[int, StackOrEffect]]] = defaultdict(list)  # by source
-        for effect in distinct:
-            found = self._effects.effects[effect]
-            spend(4 * found.size, "tokens of a grammar", f"its network has {self._network.states} states")
-            for source, outcome in found.items:
-                outcomes[source].append((effect, outcome))
-        readings = self._readings(outcome for of_source in outcomes.values() for _, outcome in of_source)
-        reached = self._reached(outcomes, readings)
+    def finished(self, vocabulary: Vocabulary) -> TokenNetwork:
+        """The tables, restricted to states that tokens reach.
+
+        Pairs whose outcome is one state are nearly all, and stay in arrays.
+        """
+        effects, states = self._effects, self._network.states
+        distinct = np.setdiff1d(effects.of, [NOTHING])
+        singles = [effects.singles(effect) for effect in distinct.tolist()]
+        spend_steps(
+            sum(_STEPS_OF_SINGLE * len(sources) for sources, _ in singles),
+            "tokens of a grammar",
+            f"its network has {states} states",
+        )
+        source = np.concatenate([_NO_STATES, *(sources for sources, _ in singles)])
+        target = np.concatenate([_NO_STATES, *(targets for _, targets in singles)])
+        of_single = np.repeat(distinct, np.array([len(sources) for sources, _ in singles], dtype=np.int64))
+        others: dict[int, list[tuple[int, StackOrEffect]]] = defaultdict(list)  # by source: effect, outcome
+        for effect in distinct.tolist():
+            found = effects.others(effect)
+            spend(8 * len(found), "tokens of a grammar", f"its network has {states} states")
+            for begin, outcome in found:
+                others[begin].append((effect, outcome))
+        readings = self._readings(outcome for of_source in others.values() for _, outcome in of_source)
+        reached = self._reached(_first_ways(source, target, of_single, others), readings)
         state_number = {state: index for index, state in enumerate(reached)}
         rest_number: dict[int, int] = {}
         within: dict[tuple[int, int], int] = {}
@@ -128,22 +139,38 @@ class _Numbering:
                 made = within.setdefault((state_number[state], made), len(reached) + len(within))
             return made
 
-        class_number: dict[int, int] = {}
+        rank = np.full(states, states)
+        rank[reached] = np.arange(len(reached))
+        lives = rank[source] < states
+        source, target, of_single = rank[source[lives]], rank[target[lives]], of_single[lives]
+        # Classes are numbered by the first state at which their tokens may follow, then by their effects.
+        first = np.full(effects.count, states)
+        np.minimum.at(first, of_single, source)
+        for state in reached:
+            for effect, _ in others.get(state, ()):
+                first[effect] = min(first[effect], state_number[state])
+        in_order = distinct[np.argsort(first[distinct], kind="stable")]
+        in_order = in_order[first[in_order] < states]
+        class_number = np.zeros(effects.count, dtype=np.int32)
+        class_number[in_order] = 1 + np.arange(len(in_order))
         moves: list[tuple[int, int, int]] = []
         leaving: list[tuple[int, int, int]] = []
         for state in reached:
-            for effect, outcome in outcomes[state]:
-                of = class_number.setdefault(effect, len(class_number) + 1)
+            for effect, outcome in others.get(state, ()):
+                of = int(class_number[effect])
                 if isinstance(outcome, int):
                     leaving.append((state_number[state], of, rest_number.setdefault(outcome, len(rest_number))))
                 else:
                     moves.append((state_number[state], of, node(outcome)))
         numbered = self._numbered(readings, rest_number, state_number, node)
-        number_of_effect = np.zeros(len(self._effects.effects), dtype=np.int32)
-        for effect, of in class_number.items():
-            number_of_effect[effect] = of
-        class_of = number_of_effect[effect_of]
-        classes = len(class_number) + 2
+        rows = np.concatenate(
+            [
+                np.stack([source, class_number[of_single], target], axis=1),
+                np.array(moves, dtype=np.int64).reshape(-1, 3),
+            ]
+        ).astype(np.int32)
+        class_of = class_number[effects.of]
+        classes = len(in_order) + 2
         class_of[list(vocabulary.eos)] = classes - 1
         return TokenNetwork(
             states=len(reached),
@@ -151,7 +178,7 @@ class _Numbering:
             within=tuple(within),
             class_of=class_of,
             classes=classes,
-            moves=np.array(sorted(moves), dtype=np.int32).reshape(-1, 3),
+            moves=rows[np.lexsort(rows.T[::-1])],
             leaving=np.array(sorted(leaving), dtype=np.int32).reshape(-1, 3),
             readings=numbered,
         )
@@ -191,7 +218,7 @@ class _Numbering:
             if rest in readings:
                 continue
             by_state: dict[int, list[StackOrEffect]] = defaultdict(list)
-            for state, outcome in sorted(self._effects.effects[rest].items, key=repr):
+            for state, outcome in sorted(self._effects.items(rest), key=repr):
                 by_state[state].append(outcome)
                 if isinstance(outcome, int):
                     agenda.append(outcome)
@@ -199,11 +226,14 @@ class _Numbering:
         return readings
 
     def _reached(
-        self,
-        outcomes: dict[int, list[tuple[int, StackOrEffect]]],
-        readings: dict[int, dict[int, list[StackOrEffect]]],
+        self, outcomes: dict[int, list[StackOrEffect]], readings: dict[int, dict[int, list[StackOrEffect]]]
     ) -> list[int]:
-        """The states where tokens may end, and the states they return to; the start first."""
+        """The states where tokens may end, and the states they return to; the start first.
+
+        Args:
+            outcomes: of all tokens, by the state where they begin.
+            readings: see ``_readings``.
+        """
         order = [0]
         seen = {0}
 
@@ -217,7 +247,7 @@ class _Numbering:
         index = 0
         while True:
             while index < len(order):
-                for _, outcome in outcomes[order[index]]:
+                for outcome in outcomes.get(order[index], ()):
                     if isinstance(outcome, int):
                         left.add(outcome)
                     else:
@@ -244,3 +274,32 @@ class _Numbering:
                 ):
                     return True
         return False
+
+
+def _first_ways(
+    source: NDArray[np.int32],
+    target: NDArray[np.int32],
+    effect: NDArray[np.int32],
+    others: dict[int, list[tuple[int, StackOrEffect]]],
+) -> dict[int, list[StackOrEffect]]:
+    """The different outcomes of the tokens at each state, in the order of their effects."""
+    order = np.lexsort((effect, target, source))
+    pairs = np.stack([source, target], axis=1)[order]
+    is_first = np.append([True], (pairs[1:] != pairs[:-1]).any(axis=1))[: len(pairs)]
+    ways: dict[int, list[tuple[int, StackOrEffect]]] = defaultdict(list)
+    for of, state, begin in zip(
+        effect[order][is_first].tolist(), pairs[is_first, 1].tolist(), pairs[is_first, 0].tolist(), strict=True
+    ):
+        ways[begin].append((of, (state,)))
+    for begin, found in others.items():
+        ways[begin] += found
+    return {begin: [outcome for _, outcome in sorted(found, key=_effect_of)] for begin, found in ways.items()}
+
+
+def _effect_of(way: tuple[int, StackOrEffect]) -> int:
+    return way[0]
+
+
+_NO_STATES: Final = np.zeros(0, dtype=np.int32)
+_STEPS_OF_SINGLE: Final = 16
+"""To sort a pair of states among those of all tokens, several times."""

@@ -5,18 +5,19 @@ from __future__ import annotations
 import math
 from collections import Counter
 from fractions import Fraction
-from itertools import product
+from itertools import pairwise, product
 
 import numpy as np
 import pytest
 from canvas_enumeration import chi_square, chi_square_bound
+from structgen_kernels import _native
 
 from structgen.decode.diffusion.regular import Chain, Edges
 
 STATES, LABELS = 4, 3
 
 
-def a_chain(seed: int, *, is_max: bool, slots: int = 4) -> Chain:
+def a_chain(seed: int, *, is_max: bool, slots: int = 4, scale: float = 1.0) -> Chain:
     """Random edges, some of them parallel, and random weights, some of them minus infinity."""
     rng = np.random.default_rng(seed)
     count = int(rng.integers(0, 14))
@@ -26,7 +27,7 @@ def a_chain(seed: int, *, is_max: bool, slots: int = 4) -> Chain:
         rng.random(STATES) < 0.6,
         *(rng.integers(0, most, count).astype(np.int32) for most in (STATES, STATES, LABELS)),
     )
-    weights = np.log(rng.integers(1, 10, (slots, LABELS)) / 16.0)
+    weights = scale * np.log(rng.integers(1, 10, (slots, LABELS)) / 16.0)
     weights[rng.random((slots, LABELS)) < 0.15] = -np.inf
     return Chain(edges, weights, is_max=is_max)
 
@@ -89,6 +90,85 @@ def test_long_chains_equal_numpy(seed: int, is_max: bool) -> None:
     assert chain.backward[reached] == pytest.approx(backward[reached], rel=1e-12, abs=1e-12)
     assert not np.isfinite(chain.backward[~reached]).any()
     assert not (np.isfinite(backward) & prefixes(chain) & ~reached).any()
+
+
+@pytest.mark.parametrize("scale", [60.0, 150.0, 4_000.0, 1e8])
+@pytest.mark.parametrize("seed", range(6))
+def test_masses_far_below_any_float_are_kept(seed: int, scale: float) -> None:
+    """Sums equal numpy where weights of one slot are further apart than floats reach, and those of runs more so."""
+    chain = a_chain(seed, is_max=False, slots=60, scale=scale)
+    backward, reached = reference(chain), chain.reached
+    assert chain.backward[reached] == pytest.approx(backward[reached], rel=1e-12, abs=1e-12)
+    through = np.logaddexp.reduce(chain.forward() + chain.backward, axis=1)  # the same at each boundary
+    if np.isfinite(chain.total):
+        assert through == pytest.approx(chain.total, rel=1e-12, abs=1e-9)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_possible_labels_are_those_of_runs(seed: int) -> None:
+    """A label is possible in a slot where a run of weight above zero has it there, by enumeration."""
+    chain = a_chain(seed, is_max=True, slots=3)
+    found, edges = runs(chain), chain.edges
+    wanted = np.zeros(chain.weights.shape, dtype=bool)
+    for run in found:
+        wanted[np.arange(3), edges.label[list(run)]] = True
+    allowed = np.isfinite(chain.weights).astype(np.uint8)
+    steps, labels, is_any = _native.possible_runs(edges.native, allowed, 1 << 40)
+    assert is_any == bool(found)
+    assert labels is not None
+    assert np.array_equal(labels.astype(bool), wanted)
+    if steps:
+        assert _native.possible_runs(edges.native, allowed, steps - 1)[1] is None
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_lengths_of_walks_equal_numpy(seed: int) -> None:
+    """The length by which half of the walks have stopped, and whether walks go on, up to the next multiple of eight."""
+    rng = np.random.default_rng(seed)
+    states, count = 12, int(rng.integers(0, 30))
+    source = np.sort(rng.integers(0, states, count)).astype(np.int32)
+    target = (rng.integers(0, states, count) if seed % 2 else np.minimum(source + 1, states - 1)).astype(np.int32)
+    weights, stop = rng.random(count) + 0.1, np.where(rng.random(states) < 0.4, 0.3, 0.0)
+    total = stop + np.bincount(source, weights, states)
+    share, stops = weights / total[source], np.divide(stop, total, out=np.zeros(states), where=total > 0)
+    at, stopped, typical, longest = np.eye(states)[0], 0.0, 40, 40
+    for length in range(40):
+        stopped += float(at @ stops)
+        if stopped >= 0.5:
+            typical = min(typical, length)
+        at = np.bincount(target, at[source] * share, states)
+        if not at.any():
+            longest = length
+            break
+    steps, lengths = _native.walk_lengths(source, target, share, stops, 0.5, 8, 40, 1 << 40)
+    assert lengths is not None
+    assert min(lengths[0], lengths[1]) == min(typical, longest)
+    rounded = min(-(-lengths[0] // 8) * 8, 40)
+    assert min(rounded, lengths[1]) == min(-(-typical // 8) * 8, 40, longest)
+    if steps:
+        assert _native.walk_lengths(source, target, share, stops, 0.5, 8, 40, steps - 1)[1] is None
+
+
+def test_scores_of_labels_equal_numpy() -> None:
+    """Sums and maxima over the classes of each label, which may be none; and the sums of what labels give classes."""
+    rng = np.random.default_rng(5)
+    begin = np.array([0, 0, 3, 4, 9], dtype=np.int64)
+    classes = rng.integers(0, 6, 9).astype(np.int32)
+    scores = 40 * rng.normal(size=(4, 6))
+    scores[:, 2] = -np.inf
+    for is_max in (True, False):
+        made = _native.label_scores(begin, classes, scores, is_max)
+        reduce = np.maximum if is_max else np.logaddexp
+        wanted = [reduce.reduce(scores[:, classes[a:b]], axis=1, initial=-np.inf) for a, b in pairwise(begin)]
+        assert made == pytest.approx(np.stack(wanted, axis=1), rel=1e-12)
+    values = rng.random((4, 4))
+    sums = np.zeros((4, 6))
+    np.add.at(sums, (slice(None), classes), np.repeat(values, np.diff(begin), axis=1))
+    assert _native.class_sums(begin, classes, values, 6) == pytest.approx(sums)
+    with pytest.raises(ValueError, match="a class is out of range"):
+        _native.class_sums(begin, classes, values, 3)
+    with pytest.raises(ValueError, match="one list after the other"):
+        _native.label_scores(begin[:-1], classes, scores, False)
 
 
 def prefixes(chain: Chain) -> np.ndarray:

@@ -23,7 +23,6 @@ VOCABULARY = Vocabulary(
 )
 JSON = sg.json_schema({}, whitespace="compact")
 LISTS = sg.lark('start: "(" (start ("," start)*)? ")" | "x"')
-"""The tables of its charts take less than the charts of a canvas."""
 MANY = 1 << 50
 
 
@@ -45,26 +44,29 @@ def used(grammar: sg.Grammar, sampler: Any = None, **settings: Any) -> int:
         return before - steps_left()
 
 
-def made(grammar: sg.Grammar) -> int:
-    """The steps of these tables."""
+def tables(grammar: sg.Grammar) -> int:
+    """The steps of these tables, and of the look for an automaton."""
     limits = sg.Limits(canvas_steps=MANY)
+    constraint = sg.compile(grammar, VOCABULARY, limits=limits)
     with counted(limits, limit="canvas_steps"):
         before = steps_left()
-        ContextFreeLanguage(sg.compile(grammar, VOCABULARY, limits=limits))
+        canvas_language(constraint)
         return before - steps_left()
 
 
 @pytest.mark.parametrize("sampler", [diffusion.Dingo(), diffusion.Posterior(), samplers.SMC(3)], ids=str)
 def test_a_canvas_ends_at_its_limit_which_has_a_name_and_a_place(sampler: Any) -> None:
     """The least limit of a canvas is what it takes; just below it the error names the limit, the place and a remedy."""
+    unbounded = sg.compile(LISTS, VOCABULARY, limits=sg.Limits(canvas_steps=MANY))
     enough = used(LISTS, sampler)
-    assert enough > made(LISTS)  # so that it is the charts that end below
-    least, unbounded, few = (
-        sg.compile(LISTS, VOCABULARY, limits=sg.Limits(canvas_steps=steps)) for steps in (enough, MANY, enough - 1)
-    )
-    assert fill(least, sampler) == fill(unbounded, sampler)
-    with pytest.raises(LimitExceeded) as caught:
-        fill(few, sampler)
+    held = sg.compile(LISTS, VOCABULARY, limits=sg.Limits(canvas_steps=max(enough, tables(LISTS))))
+    for ambiguity in ("refused", "counted"):
+        canvas_language(held, ambiguity=ambiguity)
+    text = fill(unbounded, sampler)
+    with counted(sg.Limits(canvas_steps=enough), limit="canvas_steps"):
+        assert fill(held, sampler) == text
+    with counted(sg.Limits(canvas_steps=enough - 1), limit="canvas_steps"), pytest.raises(LimitExceeded) as caught:
+        fill(held, sampler)
     assert (caught.value.limit, caught.value.maximum) == ("canvas_steps", enough - 1)
     assert caught.value.subject == "diffusion decoding: charts of a canvas of 32 slots"
     assert "fewer slots" in str(caught.value)
@@ -84,8 +86,8 @@ def test_ordinary_canvases_are_far_below_the_limits() -> None:
     steps = used(JSON)
     assert 10 * steps < sg.Limits().canvas_steps
     assert 3 * steps < sg.Limits.strict().canvas_steps
-    assert 10 * made(JSON) < sg.Limits().canvas_steps
-    assert made(JSON) < sg.Limits.strict().canvas_steps
+    assert 10 * tables(JSON) < sg.Limits().canvas_steps
+    assert tables(JSON) < sg.Limits.strict().canvas_steps
 
 
 def test_infilling_counts_the_choice_of_lengths() -> None:
@@ -93,7 +95,7 @@ def test_infilling_counts_the_choice_of_lengths() -> None:
     model = HashDiffusion(VOCABULARY, seed=2)
     parts = ["(", sg.grammars.hole(12), ",(", sg.grammars.hole(12), "))"]
     assert sg.infill(model, parts, LISTS).text.startswith("(")
-    few = sg.compile(LISTS, VOCABULARY, limits=sg.Limits(canvas_steps=made(LISTS)))
+    few = sg.compile(LISTS, VOCABULARY, limits=sg.Limits(canvas_steps=tables(LISTS)))
     with pytest.raises(LimitExceeded, match=r"charts of a canvas of .* more than canvas_steps=") as caught:
         sg.infill(model, parts, few)
     assert caught.value.limit == "canvas_steps"

@@ -351,7 +351,7 @@ def test_native_charts_equal_those_of_numpy(name: str, is_max: bool) -> None:
                 assert native.arrived(begin, arrival) == pytest.approx(reference.arrived(begin, arrival), abs=1e-9)
         needed = reference.needed(np.isfinite(reference.ends))
         assert rows[:, row_of][needed].all()
-        if np.isfinite(reference.ends).any():
+        if np.isfinite(reference.ends).any() and not is_max:
             ends = np.exp(reference.ends - reference.ends.max())
             assert native.label_shares(ends) == pytest.approx(reference.label_shares(ends), abs=1e-9)
 
