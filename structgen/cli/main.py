@@ -15,7 +15,11 @@ from structgen.errors import StructgenError
 __all__ = ["cli", "main"]
 
 _HOMES: Final = {
-    "Let a model write": {"run": "structgen.cli.run", "serve": "structgen.cli.serve"},
+    "Let a model write": {
+        "run": "structgen.cli.run",
+        "batch": "structgen.cli.batch",
+        "serve": "structgen.cli.serve",
+    },
     "Work on descriptions": {
         **dict.fromkeys(("check", "match"), "structgen.cli.language_commands"),
         "explain": "structgen.cli.explain",

@@ -126,9 +126,14 @@ def _failures_of(name: str | None, progress: ProgressLine) -> Iterator[None]:
 
 
 def model_of(
-    name: str | None, progress: ProgressLine, *, device: str = "auto", runtime: Runtime = "auto"
+    name: str | None,
+    progress: ProgressLine,
+    *,
+    device: str = "auto",
+    runtime: Runtime = "auto",
+    threads: int | None = None,
 ) -> LanguageModel:
-    """Load a model that writes token by token.
+    """Load a model that writes token by token; ``threads`` as of ``load_model``.
 
     Raises:
         Failure: there is no model of this name, it cannot be loaded, or there is no such device or runtime.
@@ -137,7 +142,8 @@ def model_of(
     from structgen.models import load_model
 
     with _failures_of(name, progress):
-        return load_model(None if name == EMBEDDED else name, device=device, progress=progress, runtime=runtime)
+        source = None if name == EMBEDDED else name
+        return load_model(source, device=device, progress=progress, runtime=runtime, threads=threads)
 
 
 def decoder_of(name: str | None, progress: ProgressLine) -> Literal["autoregressive", "diffusion"]:

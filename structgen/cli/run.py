@@ -320,7 +320,9 @@ def _run_program(path: str, request: Request) -> int:
         changes["drafter"] = drafter_of(request.drafter, progress)  # None is no drafter there
 
     def load() -> AnyModel:
-        return server_of(request) if request.is_served else _load_model(request, progress)
+        if request.is_served:
+            return server_of(str(request.model), request.model_name)
+        return _load_model(request, progress)
 
     if request.prompts is not None:
         return program_rows(path, request, load=load, changes=changes)

@@ -23,7 +23,17 @@ if TYPE_CHECKING:
     from structgen.program import Program, Run
     from structgen.program.execution import AnyModel
 
-__all__ = ["follow", "is_program", "load_program", "program_rows", "run_program", "run_quietly", "run_values"]
+__all__ = [
+    "follow",
+    "is_program",
+    "json_arguments",
+    "load_program",
+    "plain_argument",
+    "program_rows",
+    "run_program",
+    "run_quietly",
+    "run_values",
+]
 
 _SUFFIX: Final = ".py"
 
@@ -52,7 +62,7 @@ def run_program(
         Failure: the file cannot be run, holds no such program, or an argument is unusable.
         StructgenError: as ``Program.run``.
     """
-    program = load_program(path, request)
+    program = load_program(path, system=request.system)
     bound = _arguments(program, request.arg)
     stream = request.stream and request.decoder == "autoregressive"  # a canvas is shown on standard error
     runs: list[Run[Any]] = []
@@ -77,18 +87,21 @@ def program_rows(path: str, request: Request, *, load: Callable[[], AnyModel], c
     Raises:
         Failure: as ``run_program`` and ``write_rows``.
     """
-    program = load_program(path, request)
-    parameters = inspect.signature(program.function).parameters
-    needed = [name for name, held in parameters.items() if held.default is inspect.Parameter.empty]
-    only = needed[0] if len(needed) == 1 else None
-    plain = None if only is None else lambda text: {only: text}
-    lines = read_lines(str(request.prompts), "args", plain=plain)
+    program = load_program(path, system=request.system)
+    lines = read_lines(str(request.prompts), "args", plain=plain_argument(program))
 
     def write(line: PromptLine, model: AnyModel, stopped: Event) -> dict[str, Any]:
-        arguments = _json_arguments(program, line.values["args"])
+        arguments = json_arguments(program, line.values["args"])
         return run_values(run_quietly(program, {**arguments, **changes}, request, line, model, stopped))
 
     return write_rows(request, lines, lambda: (load(), write))
+
+
+def plain_argument(program: Program[..., Any]) -> Callable[[str], dict[str, str]] | None:
+    """Return what makes arguments of a line of text; None if the program needs more than one."""
+    parameters = inspect.signature(program.function).parameters
+    needed = [name for name, held in parameters.items() if held.default is inspect.Parameter.empty]
+    return (lambda text: {needed[0]: text}) if len(needed) == 1 else None
 
 
 def run_quietly(
@@ -194,8 +207,8 @@ def _cut_text(run: Run[Any]) -> str:
     return f"the values of {', '.join(run.cut_fields)}" if run.cut_fields else "the end of the answer"
 
 
-def load_program(path: str, request: Request) -> Program[..., Any]:
-    """Run the file as a module and take the program out of it; ``--system`` replaces its own turn of the system.
+def load_program(path: str, *, system: str | None = None) -> Program[..., Any]:
+    """Run the file as a module and take the program out of it; ``system`` replaces its own turn of the system.
 
     Raises:
         Failure: the file cannot be run, or holds no such program.
@@ -203,9 +216,9 @@ def load_program(path: str, request: Request) -> Program[..., Any]:
     from structgen.program.definition import Program
 
     program = _program_in(path)
-    if request.system is None:
+    if system is None:
         return program
-    return Program(program.function, program.settings, system=request.system)
+    return Program(program.function, program.settings, system=system)
 
 
 def _program_in(path: str) -> Program[..., Any]:
@@ -245,8 +258,12 @@ def _arguments(program: Program[..., Any], given: Sequence[str]) -> dict[str, An
     return found
 
 
-def _json_arguments(program: Program[..., Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of a line, each read as its annotation says."""
+def json_arguments(program: Program[..., Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of a line, each read as its annotation says.
+
+    Raises:
+        Failure: one is missing, unknown, or of another type.
+    """
     from pydantic import ValidationError
 
     parameters = inspect.signature(program.function).parameters

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from structgen.cli.run_option import Request
     from structgen.program.execution import AnyModel
 
-__all__ = ["PromptLine", "RowWriter", "prompt_of", "read_lines", "write_rows"]
+__all__ = ["MEMBERS", "PromptLine", "RowWriter", "line_of", "prompt_of", "read_lines", "write_rows"]
 
 _Key: TypeAlias = "tuple[str, str | int]"
 _PLAIN: Final = ".txt"
@@ -63,8 +63,9 @@ RowWriter: TypeAlias = "Callable[[PromptLine, AnyModel, Event], dict[str, Any]]"
 
 _COPIED: Final = ("id", "meta")
 _SETTINGS: Final = ("id", "max_tokens", "seed", "meta")
-_MEMBERS: Final = {"prompt": ("prompt", "system", *_SETTINGS), "args": ("args", *_SETTINGS)}
+MEMBERS: Final = {"prompt": ("prompt", "system", *_SETTINGS), "args": ("args", *_SETTINGS)}
 """The members that a line may have, where it holds a prompt, and where it holds the arguments of a program."""
+_OPTIONAL: Final = ("system", *_SETTINGS)
 _KINDS: Final[Mapping[str, tuple[tuple[type, ...], str]]] = {
     "id": ((str, int), "a text or an integer"),
     "prompt": ((str, list), "a text or a list of messages"),
@@ -99,7 +100,8 @@ def read_lines(path: str, holds: Literal["prompt", "args"], *, plain: Callable[[
             for number, data in enumerate(file, 1):
                 if not data.strip():
                     continue
-                line = _line(data, len(lines), f"{label}:{number}", holds, plain if is_plain else None)
+                known = MEMBERS[holds]
+                line = line_of(data, len(lines), f"{label}:{number}", known, plain=plain if is_plain else None)
                 before = places.setdefault(line.key, line.place)
                 if before != line.place:
                     raise Failure(f"{line.place}: its id {line.key[1]!r} is also that of {before}; ids tell rows apart")
@@ -109,7 +111,19 @@ def read_lines(path: str, holds: Literal["prompt", "args"], *, plain: Callable[[
     return lines
 
 
-def _line(data: bytes, index: int, place: str, holds: str, plain: Callable[[str], Any] | None) -> PromptLine:
+def line_of(
+    data: bytes, index: int, place: str, known: Sequence[str], *, plain: Callable[[str], Any] | None = None
+) -> PromptLine:
+    """Read one line, which has a ``fault`` if it cannot be used.
+
+    Args:
+        data: the line.
+        index: its number among the lines that are not blank.
+        place: file and line.
+        known: the members that it may have; it must have the first one, and all of the others that are no settings.
+        plain: makes the first one of a plain line; None: it is JSON.
+    """
+    holds = known[0]
     try:
         text = data.decode("utf-8-sig" if index == 0 else "utf-8").rstrip("\r\n")
         values = json.loads(text) if plain is None else {holds: plain(text)}
@@ -121,7 +135,7 @@ def _line(data: bytes, index: int, place: str, holds: str, plain: Callable[[str]
         return PromptLine(index, place, fault=f"not JSON that can be read: {error}")
     if not isinstance(values, dict):
         return PromptLine(index, place, fault=f'expected an object with "{holds}"; found {text[:_MAX_SHOWN]}')
-    fault = _fault_of(values, holds)
+    fault = _fault_of(values, known)
     if fault:  # what identifies the row is kept where it is sound
         values = {name: values[name] for name in _COPIED if name in values and _is_sound(name, values[name])}
     return PromptLine(index, place, values, fault)
@@ -140,15 +154,16 @@ def _meant(name: str, known: Iterable[str]) -> str:
     return f"{asked} " if asked else ""
 
 
-def _fault_of(values: dict[str, Any], holds: str) -> str:
-    known = _MEMBERS[holds]
+def _fault_of(values: dict[str, Any], known: Sequence[str]) -> str:
     for name, value in values.items():
         if name not in known:
-            return f'there is no "{name}"; {_meant(name, known)}there are {", ".join(known)}; all else goes into "meta"'
+            rest = '; all else goes into "meta"' if "meta" in known else ""
+            return f'there is no "{name}"; {_meant(name, known)}there are {", ".join(known)}{rest}'
         if not _is_sound(name, value):
             return f'"{name}" must be {_KINDS[name][1]}; found {json.dumps(value)[:_MAX_SHOWN]}'
-    if holds not in values:
-        return f'it has no "{holds}"'
+    for name in known:
+        if name not in values and name not in _OPTIONAL:
+            return f'it has no "{name}"'
     if "system" in values and not isinstance(values["prompt"], str) and _has_system(values["prompt"]):
         return '"system" and a message of the system are given; leave one out'
     return ""

@@ -52,7 +52,7 @@ def check_served(request: Request) -> None:
         raise click.UsageError(f"--device is not for {_SERVER}: it runs where the server says; leave it out")
 
 
-def server_of(request: Request) -> OpenAIServer:
+def server_of(model: str, model_name: str | None) -> OpenAIServer:
     """Return the model that ``--model ADDRESS`` and ``--model-name NAME``, or ``--model ADDRESS#NAME``, name.
 
     Raises:
@@ -61,10 +61,10 @@ def server_of(request: Request) -> OpenAIServer:
     """
     from structgen.integrations.openai_server import remote
 
-    address, _, after = str(request.model).partition("#")
-    if after and request.model_name is not None:
+    address, _, after = model.partition("#")
+    if after and model_name is not None:
         raise click.UsageError("--model ADDRESS#NAME and --model-name both name the model: give one of them")
-    name = request.model_name or after
+    name = model_name or after
     if not name:
         raise click.UsageError(f"--model {address}: add --model-name NAME, the name that the server has for the model")
     return remote(address, name, api_key=os.environ.get(API_KEY) or None)
@@ -83,7 +83,7 @@ def run_on_server(path: str | None, source: SourceOptions, request: Request, sam
     compile_source(read)  # refuses what is wrong before anything is sent
     answer = _answer_of(read)
     settings = {"sampler": sampler, "max_tokens": request.max_tokens}
-    with server_of(request) as model:
+    with server_of(str(request.model), request.model_name) as model:
         if request.prompts is not None:
 
             def write(line: PromptLine, model: AnyModel, stopped: Event) -> dict[str, Any]:

@@ -23,7 +23,18 @@ if TYPE_CHECKING:
     from structgen.program.answer import Answer, Evidence
     from structgen.program.json_cursor import FieldEnd
 
-__all__ = ["FieldScore", "Loss", "Outcome", "Run", "Served", "Thinking", "Violation", "field_scores", "token_offsets"]
+__all__ = [
+    "FieldScore",
+    "Loss",
+    "Outcome",
+    "Run",
+    "Served",
+    "Thinking",
+    "Violation",
+    "field_scores",
+    "plain_value",
+    "token_offsets",
+]
 
 Value = TypeVar("Value")
 
@@ -275,8 +286,8 @@ class Run(Generic[Value]):
             "program": self.program,
             "model": self.model,
             "seed": self.seed,
-            "arguments": {name: _jsonable(value) for name, value in self.arguments.items()},
-            "value": _jsonable(self.value),
+            "arguments": {name: plain_value(value) for name, value in self.arguments.items()},
+            "value": plain_value(self.value),
             "text": self.text,
             "answers": [_answer_trace(outcome) for outcome in self.outcomes],
         }
@@ -348,7 +359,7 @@ def _field_trace(held: FieldScore) -> dict[str, Any]:
     names = ("value", "start", "end", "logprob", "is_cut")
     trace = {"path": list(held.path)} | {name: getattr(held, name) for name in names}
     if held.marginals is not None:
-        trace["marginals"] = [[_jsonable(value), probability] for value, probability in held.marginals.items()]
+        trace["marginals"] = [[plain_value(value), probability] for value, probability in held.marginals.items()]
     return trace
 
 
@@ -394,8 +405,8 @@ def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def _jsonable(value: Any) -> Any:
-    """A value as JSON can hold it; what pydantic can't write is shown."""
+def plain_value(value: Any) -> Any:
+    """Return a value as JSON can hold it; what pydantic can't write is shown."""
     from pydantic_core import PydanticSerializationError, to_jsonable_python
 
     try:
