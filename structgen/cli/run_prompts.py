@@ -225,7 +225,7 @@ def write_rows(request: Request, lines: list[PromptLine], prepare: Callable[[], 
                 else:
                     model, write = prepared
                     run_batched(
-                        len(left),
+                        range(len(left)),
                         lambda index, model, stopped: _row_of(left[index], model, stopped, write),
                         finished,
                         model=model,

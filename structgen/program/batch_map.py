@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar, final
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeAlias, TypeVar, final
 
 from structgen.errors import ArgumentError, found as found_kind
 from structgen.markup import shortened
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["Mapped", "map_items", "run_batched"]
 
 Value = TypeVar("Value")
+Item = TypeVar("Item")
 _Arguments: TypeAlias = "tuple[tuple[Any, ...], dict[str, Any]]"
 
 
@@ -96,61 +98,72 @@ def map_items(
             done += 1
             report("run programs", done, len(calls))
 
-        run_batched(len(calls), run, finished, model=model, batch_size=batch_size)
+        run_batched(range(len(calls)), run, finished, model=model, batch_size=batch_size)
     return [held for held in found if held is not None]
 
 
 def run_batched(
-    count: int,
-    run: Callable[[int, AnyModel, threading.Event], Value],
-    finished: Callable[[int, Value], None],
+    items: Iterable[Item],
+    run: Callable[[Item, AnyModel, threading.Event], Value],
+    finished: Callable[[Item, Value], None],
     *,
     model: AnyModel,
     batch_size: int,
 ) -> None:
-    """Call ``run`` for all numbers below ``count``, ``batch_size`` at a time in one forward pass.
+    """Call ``run`` for all items, ``batch_size`` at a time in one forward pass.
 
-    One thread for each slot of the batch; a thread takes the next number when it is through with one.  The forward
+    One thread for each slot of the batch; a thread takes the next item when it is through with one.  The forward
     passes of all are run together.  A server puts requests together by itself; passes over canvases are not put
     together.
 
     Args:
-        count: how many calls there are.
-        run: called in a thread, with a number, the model to run on, and an event that is set once its value is no
+        items: taken one by one, each in some thread, none before there is room for it.  A pass waits for a thread that
+            waits for its item.
+        run: called in a thread, with an item, the model to run on, and an event that is set once its value is no
             longer needed; raises nothing.
-        finished: called in the thread of the caller, with each number and what ``run`` returned, as they come.
+        finished: called in the thread of the caller, with each item and what ``run`` returned, as they come.
         model: what the batch runs on.
         batch_size: the number of threads.
 
     Raises:
         ValueError: ``batch_size`` is less than 1.
-        Exception: of ``finished``; as an interruption, it stops all.
+        Exception: of ``items`` or ``finished``; as an interruption, it stops all.
     """
     if batch_size < 1:
         raise ValueError(f"batch_size must be at least 1; found {batch_size}")
-    pending = iter(range(count))
+    pending = iter(items)
+    count = min(batch_size, len(items)) if isinstance(items, Sized) else batch_size
     lock, news = threading.Lock(), threading.Condition()
     stopped = threading.Event()
-    done: deque[tuple[int, Value]] = deque()
+    done: deque[Callable[[], None] | None] = (
+        deque()
+    )  # what the caller's thread has to do; None for each thread that ends
+
+    def tell(what: Callable[[], None] | None) -> None:
+        with news:
+            done.append(what)
+            news.notify_all()
 
     def work(worker: Any) -> None:
-        with worker:
-            for index in _unclaimed(pending, lock):
-                if stopped.is_set():
-                    return
-                value = run(index, batch or model, stopped)
-                with news:
-                    done.append((index, value))
-                    news.notify_all()
+        try:
+            with worker:
+                for item in _unclaimed(pending, lock):
+                    if stopped.is_set():
+                        return
+                    tell(functools.partial(finished, item, run(item, batch or model, stopped)))
+        except Exception as error:  # of the items: the caller's thread raises it
+            tell(functools.partial(_raise, error))
+        finally:
+            tell(None)
 
     with nullcontext() if isinstance(model, (RemoteModel, DiffusionModel)) else Batch(model) as batch:
-        workers = [nullcontext() if batch is None else batch.worker() for _ in range(min(batch_size, count))]
+        workers = [nullcontext() if batch is None else batch.worker() for _ in range(count)]
         threads = [threading.Thread(target=work, args=(worker,), daemon=True) for worker in workers]
         for thread in threads:
             thread.start()
         try:
-            for index, value in _as_finished(count, threads, done, news):
-                finished(index, value)
+            for what in _as_told(len(threads), done, news):
+                what()
         finally:
             stopped.set()
             is_interrupted = any(thread.is_alive() for thread in threads)
@@ -159,6 +172,10 @@ def run_batched(
             if not (is_interrupted and isinstance(model, RemoteModel)):  # whose server may take a minute to answer
                 for thread in threads:
                     thread.join()
+
+
+def _raise(error: Exception) -> NoReturn:
+    raise error
 
 
 @contextmanager
@@ -177,19 +194,19 @@ def _progress_callback(total: int, *, progress: Progress | bool) -> Iterator[Pro
         yield advance
 
 
-def _as_finished(
-    count: int, threads: Sequence[threading.Thread], done: deque[tuple[int, Value]], news: threading.Condition
-) -> Iterator[tuple[int, Value]]:
-    """Yield the ``count`` things that the threads add to ``done``; fewer if the threads end before."""
-    running = True
-    while running and count:
-        running = any(thread.is_alive() for thread in threads)  # first: all is in ``done`` when none is left
+def _as_told(
+    threads: int, done: deque[Callable[[], None] | None], news: threading.Condition
+) -> Iterator[Callable[[], None]]:
+    """Yield what the threads add to ``done``, until all have ended."""
+    while threads:
         with news:
-            if running and not done:
-                news.wait(timeout=1)
-        while done:
-            count -= 1
-            yield done.popleft()
+            while not done:
+                news.wait(timeout=1)  # without a limit, Ctrl-C would have to wait on some systems
+            what = done.popleft()
+        if what is None:
+            threads -= 1
+        else:
+            yield what
 
 
 def _run_item(
@@ -218,11 +235,12 @@ def _arguments_of(item: Any) -> _Arguments:
     return (item,), {}
 
 
-def _unclaimed(numbers: Iterator[int], lock: threading.Lock) -> Iterator[int]:
-    """The numbers that no other thread has taken."""
+def _unclaimed(items: Iterator[Item], lock: threading.Lock) -> Iterator[Item]:
+    """The items that no other thread has taken."""
     while True:
         with lock:
-            number = next(numbers, None)
-        if number is None:
-            return
-        yield number
+            try:
+                item = next(items)
+            except StopIteration:
+                return
+        yield item

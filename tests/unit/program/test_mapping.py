@@ -129,7 +129,7 @@ def test_an_interruption_waits_for_no_server() -> None:
 
     try:
         with pytest.raises(KeyboardInterrupt):
-            run_batched(2, run, finished, model=Remote(), batch_size=2)
+            run_batched(range(2), run, finished, model=Remote(), batch_size=2)
         assert waiting[0].is_alive()
     finally:
         answered.set()
