@@ -219,7 +219,8 @@ def fill_rows(requests: Sequence[RequestMatcher], drafts: Sequence[Sequence[int]
 
     Args:
         requests: the requests; one whose answer is over, or has failed, is filled as ``RequestMatcher.fill`` does.
-        drafts: the drafts of each.  Where one is refused, the rows after it are that before it.
+        drafts: the drafts of each.  Where one is refused, the rows after it are that before it; those after EOS allow
+            everything.
         bitmask: int32 array or CPU tensor, contiguous, ``[rows, ceil(V / 32)]``.
 
     Raises:
@@ -232,7 +233,10 @@ def fill_rows(requests: Sequence[RequestMatcher], drafts: Sequence[Sequence[int]
         if has_drafts:
             trees = [(tokens, range(-1, len(tokens) - 1)) for tokens in drafts]
             allowed = fill_mask_trees(matchers, trees, bitmask)
-            again = [not all(each) for each in allowed]
+            again = [
+                not all(each) or any(token in request.matcher.constraint.vocabulary.eos for token in tokens)
+                for request, tokens, each in zip(requests, drafts, allowed, strict=True)
+            ]
         else:
             fill_masks(matchers, bitmask)
     except LimitExceeded as error:

@@ -1,0 +1,227 @@
+"""What vLLM asks of a grammar backend: one ``Backend`` an engine, one ``RequestGrammar`` a request.
+
+They have the methods of ``StructuredOutputBackend`` and ``StructuredOutputGrammar``, and need neither vLLM nor, but for
+the rows themselves, torch.
+
+Source: vLLM 0.32, ``vllm/v1/structured_output/backend_types.py``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping
+from dataclasses import fields, replace
+from typing import TYPE_CHECKING, Any, Final, final
+
+from structgen.engine import Vocabulary, compile
+from structgen.engine.mask import mask_width
+from structgen.errors import BudgetError, StructgenError
+from structgen.frontends.json_schema import JsonPolicy
+from structgen.grammar.limits import Limits
+from structgen.integrations.request_matcher import RequestMatcher
+from structgen.integrations.wire import Reading, WireError, structured_outputs
+
+if TYPE_CHECKING:
+    from structgen.engine import Constraint
+
+__all__ = ["Backend", "RequestGrammar", "options_of"]
+
+FIELD: Final = "structured_outputs"
+"""The field of a request that describes the answer; vLLM turns others into it."""
+_DESCRIBING: Final = ("json", "regex", "choice", "grammar", "json_object", "structural_tag")
+_OPTIONS: Final = ("disable_any_whitespace", "disable_additional_properties", "whitespace_pattern")
+
+
+def options_of(additional: object) -> tuple[JsonPolicy, Limits]:
+    """Read the member ``structgen`` of vLLM's ``--additional-config``: fields of ``JsonPolicy``, and ``limits``.
+
+    Raises:
+        ValueError: there is no such option, or its value is wrong.
+    """
+    given = additional.get("structgen", {}) if isinstance(additional, Mapping) else {}
+    if not isinstance(given, Mapping):
+        raise ValueError(f"additional-config: structgen: expected an object; found {given!r:.60}")
+    policies, bounds = {each.name for each in fields(JsonPolicy)}, {each.name for each in fields(Limits)}
+    limits = given.get("limits", {})
+    unknown = [name for name in given if name not in policies | {"limits"}]
+    unknown += [f"limits.{name}" for name in limits if name not in bounds]
+    if unknown:
+        raise ValueError(
+            f"additional-config: structgen.{unknown[0]}: there is no such option; "
+            f"there are {', '.join(sorted(policies))}, and in limits {', '.join(sorted(bounds))}"
+        )
+    try:
+        policy = JsonPolicy(**{name: value for name, value in given.items() if name != "limits"})
+        return policy, replace(Limits.strict(), **limits)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"additional-config: structgen: {error}") from error
+
+
+@final
+class Backend:
+    """The descriptions of an engine's requests, compiled for its tokenizer.
+
+    It may be used by several threads.
+
+    Attributes:
+        vocabulary: of the model's head, with the EOS ids of the tokenizer.
+        policy: how JSON is written where a request says nothing.
+        limits: bounds on each description.
+        most_drafts: how many draft tokens a request may be given; 0 if drafts cannot be replaced.
+    """
+
+    def __init__(
+        self,
+        vocabulary: Vocabulary,
+        *,
+        policy: JsonPolicy | None = None,
+        limits: Limits | None = None,
+        most_drafts: int = 0,
+    ) -> None:
+        self.vocabulary = vocabulary
+        self.policy = policy or JsonPolicy()
+        self.limits = limits or Limits.strict()
+        self.most_drafts = most_drafts
+
+    @classmethod
+    def load(cls, vllm_config: Any, tokenizer: Any) -> Backend:
+        """Read the tokenizer and the options of an engine.
+
+        Raises:
+            VocabularyError: the tokenizer cannot be read.
+            ValueError: an option is wrong.
+        """
+        policy, limits = options_of(vllm_config.additional_config)
+        vocabulary = Vocabulary.load(tokenizer, size=vllm_config.model_config.get_vocab_size())
+        is_async = bool(vllm_config.scheduler_config.async_scheduling)
+        most = 0 if is_async else int(vllm_config.num_speculative_tokens)
+        return cls(vocabulary, policy=policy, limits=limits, most_drafts=most)
+
+    def ending_with(self, stop_token_ids: Collection[int] | None) -> Vocabulary:
+        """The vocabulary of a request whose answer ends with one of these tokens.
+
+        Raises:
+            WireError: one of them is text.
+        """
+        ends = sorted({*self.vocabulary.eos, *(stop_token_ids or ())})
+        try:
+            return self.vocabulary.with_eos(ends)
+        except StructgenError as error:
+            raise WireError("stop_token_ids", str(error), error) from error
+
+    def constraint(self, params: Any, stop_token_ids: Collection[int] | None = None) -> Constraint:
+        """Compile what a request's ``StructuredOutputsParams`` describe.
+
+        Raises:
+            WireError: the description is malformed or cannot be enforced, or a limit was reached.
+        """
+        given = {name: getattr(params, name, None) for name in (*_DESCRIBING, *_OPTIONS)}
+        return self._compiled({name: value for name, value in given.items() if value is not None}, stop_token_ids)
+
+    def _compiled(self, given: Mapping[str, Any], stop_token_ids: Collection[int] | None) -> Constraint:
+        vocabulary = self.ending_with(stop_token_ids)
+        _, place, grammar = structured_outputs(Reading(self.limits, self.policy), FIELD, given)
+        try:
+            return compile(grammar, vocabulary, limits=self.limits)
+        except StructgenError as error:
+            raise WireError(place, str(error), error) from error
+
+    def check(self, params: Any, stop_token_ids: Collection[int] | None, tokens: int | None) -> None:
+        """Refuse a request whose answer cannot be enforced, or takes more than ``tokens``, with the one that ends it.
+
+        Raises:
+            WireError: with the place in the request, and what to do.
+        """
+        constraint = self.constraint(params, stop_token_ids)
+        try:
+            needed = constraint.min_tokens()
+        except StructgenError as error:
+            raise WireError(FIELD, str(error), error) from error
+        if tokens is not None and needed + 1 > tokens:
+            short = BudgetError(budget=tokens, needed=needed + 1, evidence="the last of them ends the answer")
+            raise WireError("max_tokens", str(short), short)
+
+    def grammar(self, request: Any, max_model_len: int) -> RequestGrammar:
+        """The grammar of a ``Request`` of vLLM, which ends within its ``max_tokens`` and the length of the model."""
+        params = request.sampling_params
+        constraint = self.constraint(params.structured_outputs, params.all_stop_token_ids)
+        found = RequestGrammar(constraint, self.most_drafts)
+        found.max_tokens = min(request.max_tokens, max_model_len - request.num_prompt_tokens)
+        return found
+
+    def compile_grammar(
+        self, request_type: Any, grammar_spec: str, stop_token_ids: Collection[int] | None = None
+    ) -> RequestGrammar:
+        """The grammar of a description by its type and text, without options and without a limit.
+
+        Raises:
+            WireError: as ``constraint`` does.
+        """
+        name = request_type.name.lower()
+        value: Any = grammar_spec
+        if name == "json_object":
+            value = True
+        elif name == "choice":
+            value = json.loads(grammar_spec)
+        return RequestGrammar(self._compiled({name: value}, stop_token_ids), self.most_drafts)
+
+    def allocate_token_bitmask(self, max_num_seqs: int) -> Any:
+        """Rows that allow everything, an int32 tensor ``[max_num_seqs, ceil(V / 32)]`` on the CPU."""
+        import torch
+
+        return torch.full((max_num_seqs, mask_width(self.vocabulary.size)), -1, dtype=torch.int32)
+
+    def destroy(self) -> None:
+        """Nothing is held that ends before the process."""
+
+
+@final
+class RequestGrammar:
+    """The grammar of one request, with the methods of vLLM's ``StructuredOutputGrammar``.
+
+    Attributes:
+        matcher: the answer so far.
+        max_tokens: of the answer, thoughts and the token that ends it included; None is no limit.
+    """
+
+    __slots__ = ("_most_drafts", "matcher", "max_tokens")
+
+    def __init__(self, constraint: Constraint, most_drafts: int = 0) -> None:
+        self.matcher = RequestMatcher(constraint.matcher())
+        self.max_tokens: int | None = None
+        self._most_drafts = most_drafts
+
+    def begin(self, written: int) -> None:
+        """Bound the answer before its first token, after ``written`` tokens that are no part of it.
+
+        What is left after long thoughts may be too little; then the answer is bounded by vLLM alone.
+        """
+        if self.max_tokens is not None and self.matcher.taken == 0:
+            self.matcher.limit_to(max(0, self.max_tokens - written - 1))
+
+    def accept_tokens(self, request_id: str, tokens: list[int]) -> bool:
+        """Take sampled tokens; what follows the end has no effect."""
+        del request_id
+        return self.matcher.accept(tokens)
+
+    def validate_tokens(self, tokens: list[int]) -> list[int]:
+        """The drafts of the next step: forced text first, where drafts may be replaced, else the valid prefix."""
+        if self._most_drafts:
+            return self.matcher.drafts(tokens, self._most_drafts)
+        return self.matcher.validate(tokens)
+
+    def rollback(self, num_tokens: int) -> None:
+        """Take back tokens."""
+        self.matcher.rollback(num_tokens)
+
+    def fill_bitmask(self, bitmask: Any, batch_index: int) -> None:
+        """Write the row of the next token."""
+        self.matcher.fill(bitmask, batch_index)
+
+    def is_terminated(self) -> bool:
+        """Whether the answer is over."""
+        return self.matcher.is_over
+
+    def reset(self) -> None:
+        """Go back to the start."""
+        self.matcher.reset()
