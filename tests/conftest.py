@@ -26,8 +26,8 @@ os.environ.setdefault("STRUCTGEN_PASS_TIMES", "2:1.17 4:1.28 8:1.31 16:1.5 32:1.
 # Triton reads it when it is imported, which tests of other engines do: the interpreter runs kernels on a CPU.
 os.environ["TRITON_INTERPRET"] = "1"
 TESTS = Path(__file__).resolve().parent
-# They need the environment of `make clients`.
-collect_ignore = ["clients"]
+# They need the environments of `make clients` and `make engines`.
+collect_ignore = ["clients", "engines"]
 # Tests import helpers such as ``data_folder`` by their bare names: the tests are not a package, so that they also run
 # against an installed wheel.
 sys.path[:0] = sorted(str(folder) for folder in (TESTS / "support").iterdir() if folder.is_dir())

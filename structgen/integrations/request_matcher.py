@@ -60,6 +60,19 @@ class RequestMatcher:
         """How many tokens the answer may still have, EOS not counted; None is no limit."""
         return None if self.limit is None else max(0, self.limit - self.taken)
 
+    @property
+    def stands_alone(self) -> bool:
+        """Whether the next row depends on more than the grammar: past the end, after a failure, near the limit."""
+        matcher, limit = self.matcher, self.limit
+        if self.failure is not None or matcher.is_terminated:
+            return True
+        if limit is None:
+            return False
+        try:
+            return matcher.needs_budget_mask(max(0, limit - matcher.history_length))
+        except LimitExceeded:
+            return True
+
     def limit_to(self, left: int) -> bool:
         """Let the answer have at most ``left`` more tokens, EOS not counted.
 
@@ -219,34 +232,43 @@ def fill_rows(requests: Sequence[RequestMatcher], drafts: Sequence[Sequence[int]
 
     Args:
         requests: the requests; one whose answer is over, or has failed, is filled as ``RequestMatcher.fill`` does.
-        drafts: the drafts of each.  Where one is refused, the rows after it are that before it; those after EOS allow
-            everything.
+        drafts: the drafts of each; empty if none has any.  Where one is refused, the rows after it are that before it;
+            those after EOS allow everything.
         bitmask: int32 array or CPU tensor, contiguous, ``[rows, ceil(V / 32)]``.
 
     Raises:
         IndexError: there are too few rows.
     """
-    matchers = [request.matcher for request in requests]
-    has_drafts = any(drafts)
-    again: list[bool] = [False] * len(requests)
+    if not any(drafts):
+        _fill_next(requests, bitmask)
+        return
+    again = [True] * len(requests)
     try:
-        if has_drafts:
-            trees = [(tokens, range(-1, len(tokens) - 1)) for tokens in drafts]
-            allowed = fill_mask_trees(matchers, trees, bitmask)
-            again = [
-                not all(each) or any(token in request.matcher.constraint.vocabulary.eos for token in tokens)
-                for request, tokens, each in zip(requests, drafts, allowed, strict=True)
-            ]
-        else:
-            fill_masks(matchers, bitmask)
+        trees = [(tokens, range(-1, len(tokens) - 1)) for tokens in drafts]
+        allowed = fill_mask_trees([request.matcher for request in requests], trees, bitmask)
+        again = [
+            not all(each) or any(token in request.matcher.constraint.vocabulary.eos for token in tokens)
+            for request, tokens, each in zip(requests, drafts, allowed, strict=True)
+        ]
     except LimitExceeded as error:
-        met = set(error.rows)
-        again = [has_drafts or row in met for row in range(len(requests))]
+        logger.debug("the rows of a batch are filled one by one: %s", error)
     row = 0
     for at, (request, tokens) in enumerate(zip(requests, drafts, strict=True)):
-        if again[at] or request.is_over or request.failure is not None or _is_tight(request, tokens):
+        if again[at] or request.stands_alone or _is_tight(request, tokens):
             request.fill_chain(tokens, bitmask, row)
         row += 1 + len(tokens)
+
+
+def _fill_next(requests: Sequence[RequestMatcher], bitmask: Any) -> None:
+    """Fill one row for each request: what most steps are."""
+    try:
+        fill_masks([request.matcher for request in requests], bitmask)
+        alone = [row for row, request in enumerate(requests) if request.stands_alone]
+    except LimitExceeded as error:
+        met = set(error.rows)
+        alone = [row for row, request in enumerate(requests) if row in met or request.stands_alone]
+    for row in alone:
+        requests[row].fill(bitmask, row)
 
 
 def _is_tight(request: RequestMatcher, tokens: Sequence[int]) -> bool:

@@ -182,13 +182,15 @@ class RequestGrammar:
     Attributes:
         matcher: the answer so far.
         max_tokens: of the answer, thoughts and the token that ends it included; None is no limit.
+        is_begun: whether a token of the answer was taken, or one is about to be.
     """
 
-    __slots__ = ("_most_drafts", "matcher", "max_tokens")
+    __slots__ = ("_most_drafts", "is_begun", "matcher", "max_tokens")
 
     def __init__(self, constraint: Constraint, most_drafts: int = 0) -> None:
         self.matcher = RequestMatcher(constraint.matcher())
         self.max_tokens: int | None = None
+        self.is_begun = False
         self._most_drafts = most_drafts
 
     def begin(self, written: int) -> None:
@@ -196,8 +198,9 @@ class RequestGrammar:
 
         What is left after long thoughts may be too little; then the answer is bounded by vLLM alone.
         """
-        if self.max_tokens is not None and self.matcher.taken == 0:
+        if self.matcher.taken == 0 and self.max_tokens is not None:
             self.matcher.limit_to(max(0, self.max_tokens - written - 1))
+        self.is_begun = True
 
     def accept_tokens(self, request_id: str, tokens: list[int]) -> bool:
         """Take sampled tokens; what follows the end has no effect."""

