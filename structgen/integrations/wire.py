@@ -216,6 +216,10 @@ def structured_outputs(reading: Reading, field: str, value: Any) -> Read:
         wrong(f"{field}.{is_set[0]}", f"it concerns JSON, and the description is {field}.{name}")
     if "disable_additional_properties" in is_set and name == "json_object":
         wrong(f"{field}.disable_additional_properties", "json_object declares no members, so none could be written")
+    if "disable_any_whitespace" in is_set:
+        reading = replace(reading, policy=replace(reading.policy, whitespace="compact"))
+    if "disable_additional_properties" in is_set:
+        reading = replace(reading, policy=replace(reading.policy, additional="forbidden"))
     space = value.get("whitespace_pattern")
     if space is not None:
         if "disable_any_whitespace" in is_set:

@@ -1,7 +1,7 @@
 """How vLLM comes to know the backend: the entry point ``vllm.general_plugins`` calls ``register`` in each process.
 
 vLLM has no registry of grammar backends.  So ``register`` adds the name to its configuration and puts a few functions
-in the place of its own, each of which goes on as before where the backend is another.  It looks first at what it relies
+in the place of its own; where the backend is another, these go on as before.  It looks first at what it relies
 on.  Where vLLM differs, nothing but the name is added, and a start that asks for structgen ends with the difference.
 
 Source: vLLM 0.32: ``config/structured_outputs.py``, ``engine/arg_utils.py``, ``sampling_params.py``,

@@ -69,7 +69,7 @@ def batch_rows(
 
 
 def _fill_next(requests: Mapping[str, Any], ids: Sequence[str], bitmask: Any) -> None:
-    """One row for each request, all of which are the grammar's: what most steps are."""
+    """One row for each request, where no thoughts and no drafts are: what most steps are."""
     found = []
     for request_id in ids:
         request = requests[request_id]

@@ -13,6 +13,7 @@ import pytest
 
 import structgen as sg
 from structgen.engine.mask import allowed_ids
+from structgen.frontends.json_schema import JsonPolicy
 from structgen.integrations.vllm.backend import Backend, RequestGrammar, options_of
 from structgen.integrations.vllm.endpoints import answer
 from structgen.integrations.vllm.proposer import PLACEHOLDER, ForcedText, copied
@@ -253,6 +254,21 @@ def test_drafts_are_proposed_at_every_step() -> None:
     assert ForcedText(config).propose([[2], [5]], np.array([5, 5]), rows) == [[3, 1], [PLACEHOLDER]]
     assert ForcedText(config).propose([[], [5]], np.array([5, 5]), rows) == [[], [PLACEHOLDER]]
     assert copied(np.array([1]), 3) == []
+
+
+def test_options_of_json_hold() -> None:
+    """Those of vLLM, and those of the server's configuration."""
+    backend = _backend(policy=JsonPolicy(additional="written"))
+
+    def accepts(text: str, **options: Any) -> bool:
+        grammar = RequestGrammar(backend.constraint(_params(json=SCHEMA, **options)))
+        return grammar.accept_tokens("r", [*text.encode(), EOS])
+
+    assert accepts('{"a": 1, "b": 2}')
+    assert not accepts('{"a": 1}', disable_any_whitespace=True)
+    assert accepts('{"a":1}', disable_any_whitespace=True)
+    assert not accepts('{"a": 1, "b": 2}', disable_additional_properties=True)
+    assert accepts('{"a":   1}', whitespace_pattern=" *")
 
 
 @pytest.mark.parametrize(
