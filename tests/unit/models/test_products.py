@@ -71,7 +71,6 @@ def test_native_digits_give_the_same_bits_as_those_of_torch(rows: int) -> None:
         assert torch.equal(product(x), product.reference(x))
 
 
-
 def test_they_are_near_to_those_in_floating_point() -> None:
     """The error is that of weights in 8 bits: below 1 % of the result's size."""
     weights = random_matrices(3, 40, 24)
