@@ -15,7 +15,7 @@ _LONGEST_S: Final = 0.005
 class Turns:
     """Lets the threads that have their answers of a pass go on one after the other.
 
-    To choose a token is Python with dozens of calls of native code, each of which releases the interpreter lock.
+    To choose a token is Python with dozens of calls of native code, and each call releases the interpreter lock.
     Threads that choose at the same time take it from each other at each call, and waking a thread takes longer than
     most calls: sixteen threads on two processors choose in 14 ms one after the other, and in 19 ms all at once.
 
