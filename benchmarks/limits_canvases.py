@@ -35,7 +35,7 @@ def canvas_seconds(
     The step is that of ``Posterior``: forced slots, a draw from noise, and its confidence.
 
     Returns:
-        CPU seconds and steps of each of the three calls, and the slots.
+        CPU seconds of this thread and steps of each of the three calls, and the slots.
 
     Raises:
         LimitExceeded, GrammarError: by one of these calls.
@@ -45,11 +45,11 @@ def canvas_seconds(
 
     def timed(call: Callable[[], Any], counts: sg.Limits = limits) -> Any:
         with counted(counts, limit="canvas_steps"):
-            start, before = time.process_time(), steps_left()
+            start, before = time.thread_time(), steps_left()
             try:
                 return call()
             finally:
-                seconds.append(time.process_time() - start)
+                seconds.append(time.thread_time() - start)
                 steps.append(before - steps_left())
 
     (constraint,) = compile_together([read(limits)], vocabulary, limits)

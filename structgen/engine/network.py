@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import combinations, pairwise
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, final
 
 import numpy as np
@@ -86,7 +86,7 @@ def network_of(constraint: Constraint, *, max_states: int = MAX_STATES) -> Netwo
 
 
 _STEPS_OF_STATE: Final = 256
-"""To make a state of the engine's network, with its 256 targets; to enter it in Python code takes twice as many."""
+"""To make a state of the engine's network, with its 256 targets; to enter it in Python code takes two times that."""
 
 
 def recurs(constraint: Constraint, *, max_states: int = MAX_STATES) -> bool:
@@ -139,11 +139,12 @@ class _NestedRules:
     ) -> None:
         spend_steps(2 * _STEPS_OF_STATE * len(next_), "network of a grammar", f"it has {len(next_)} states")
         self.columns, self.kind_of_byte = distinct_columns(next_)
-        rows = self.columns.tolist()
         self.kinds = self.columns.shape[1]
         # The states after each byte, in the order of the bytes.
-        self.targets = [[target for target in dict.fromkeys(row) if target >= 0] for row in rows]
-        self._rows = rows
+        changes = self.columns >= 0
+        changes[:, 1:] &= self.columns[:, 1:] != self.columns[:, :-1]
+        reached, ends = self.columns[changes].tolist(), np.cumsum(changes.sum(axis=1)).tolist()
+        self.targets = [list(dict.fromkeys(reached[first:last])) for first, last in pairwise([0, *ends])]
         self.final: list[bool] = final_.astype(bool).tolist()
         self.calls: dict[int, list[tuple[int, int]]] = defaultdict(list)
         for state, start, after in calls.tolist():
@@ -152,20 +153,19 @@ class _NestedRules:
         for state, token, after in specials.tolist():
             self.specials[state].append((token, after))
         self.starts = frozenset(calls[:, 1].tolist())
-        size = len(next_)
         # From these only bytes lead on.
         self.is_plain = [
             not (final or state in self.calls or state in self.specials) for state, final in enumerate(self.final)
         ]
         self.only_final = [
             self.final[state] and not self.targets[state] and not self.calls[state] and not self.specials[state]
-            for state in range(size)
+            for state in range(len(next_))
         ]
         self.nullable = list(self.final)
         grown = True
         while grown:
             grown = False
-            for state in range(size):
+            for state in range(len(next_)):
                 if not self.nullable[state] and any(
                     self.nullable[start] and self.nullable[after] for start, after in self.calls[state]
                 ):
@@ -279,7 +279,7 @@ class _NestedRules:
         """What is reached by each byte, ascending."""
         by_kind: dict[int, set[NestedState]] = defaultdict(set)
         for item in items:
-            for kind, target in enumerate(self._rows[item[-1]]):
+            for kind, target in enumerate(self.columns[item[-1]].tolist()):
                 if target >= 0:
                     by_kind[kind].add(self._after(item, target))
         return sorted(by_kind.items())

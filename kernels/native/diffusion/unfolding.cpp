@@ -12,7 +12,7 @@ namespace structgen {
 
 namespace {
 
-constexpr size_t kStateSteps = 256, kByteSteps = 4;  // to make a state and a byte that it reads, and to minimise them
+constexpr size_t kStateSteps = 320, kByteSteps = 8;  // to make a state and a byte that it reads, and to minimise them
 
 // Gives ids in the order of first sight.
 class Numbering {
