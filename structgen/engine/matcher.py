@@ -163,7 +163,7 @@ class Matcher(_native.Matcher):
                 if left == 0 or not self.accept(token):
                     break
                 taken.append(token)
-                if is_tight and not self._is_completable(left - 1):
+                if is_tight and not self.completes_within(left - 1):
                     self.rollback(1)
                     taken.pop()
                     break
@@ -172,9 +172,17 @@ class Matcher(_native.Matcher):
             raise
         return taken
 
-    def _is_completable(self, budget: int) -> bool:
-        needed = self.min_tokens()
-        return needed is not None and needed <= budget
+    def completes_within(self, budget: int) -> bool:
+        """Return whether at most ``budget`` further tokens complete the text.
+
+        The same as to compare :meth:`min_tokens`, but nothing is searched where the string that is shortest in bytes
+        takes no more tokens: a few steps for each of its bytes.
+
+        Raises:
+            ValueError: the budget is negative.
+            LimitExceeded: a bound of the constraint's limits was reached; the state is as before.
+        """
+        return super().completes_within(_counted("completes_within", budget))
 
     def validate_tree(self, token_ids: Sequence[int], parents: Sequence[int]) -> list[bool]:
         """Return which tokens of a tree are allowed, each after its ancestors; the state stays as it is.

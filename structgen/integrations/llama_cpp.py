@@ -374,7 +374,7 @@ def check_constraint(constraint: object, call: str, max_tokens: int | None) -> N
             remedy="name those that do: Vocabulary.load(..., eos=[...])",
         )
     refuse_temperatures(constraint)
-    if max_tokens is not None and constraint.min_tokens() > max_tokens:
+    if max_tokens is not None and not constraint.matcher().completes_within(max_tokens):
         raise BudgetError(budget=max_tokens, needed=constraint.min_tokens())
 
 

@@ -107,7 +107,7 @@ class ConstraintLogitsProcessor(Live, LogitsProcessor):
         strict: bool | None = None,
     ) -> None:
         constraint = constraint_from(constraint, vocabulary, "ConstraintLogitsProcessor")
-        if max_new_tokens is not None and constraint.min_tokens() > max_new_tokens:
+        if max_new_tokens is not None and not constraint.matcher().completes_within(max_new_tokens):
             raise BudgetError(budget=max_new_tokens, needed=constraint.min_tokens())
         self._constraint = constraint
         self._given_length = prompt_length

@@ -182,7 +182,7 @@ class Execution:
             return source.otherwise
         try:
             constraint = compile(answer.grammar, conversation.model.vocabulary, limits=settings.limits)
-            is_short = constraint.min_tokens() <= settings.max_tokens
+            is_short = constraint.matcher().completes_within(settings.max_tokens)
         except (GrammarError, LimitExceeded):
             is_short = False
         return answer if is_short else source.otherwise

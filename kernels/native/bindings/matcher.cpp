@@ -197,6 +197,7 @@ void bind_completions(nb::class_<Matcher>& matcher) {
              const uint32_t count = self.min_tokens();
              return count == kNone ? std::nullopt : std::optional<uint32_t>(count);
            })
+      .def("completes_within", &Matcher::completes_within, "budget"_a, nb::call_guard<nb::gil_scoped_release>())
       .def("shortest_completion", &Matcher::shortest_completion, nb::call_guard<nb::gil_scoped_release>());
 }
 

@@ -367,6 +367,15 @@ uint32_t Matcher::min_tokens() {
   });
 }
 
+bool Matcher::completes_within(uint32_t budget) {
+  if (terminated_) return true;
+  // The plan takes steps for each byte, the search for each state within so many tokens, which may be many thousands.
+  const bool is_planned = !constraint_->has_scope() && run([&](Engine& engine) {
+    return engine.machine()[node_].least == kNone && engine.plan(node_) <= budget;
+  });
+  return is_planned || min_tokens() <= budget;
+}
+
 std::vector<int64_t> Matcher::shortest_completion() {
   if (terminated_) return {};
   if (!constraint_->has_scope())

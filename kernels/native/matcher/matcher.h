@@ -199,6 +199,8 @@ class Matcher {
   // `forced` and goes on; starts.size() if there is none.  `forced` must be allowed.
   size_t uncertain_from(std::string_view forced, std::span<const size_t> starts);
   uint32_t min_tokens();
+  // Whether at most so many tokens complete the text: seldom needs the search of min_tokens().
+  bool completes_within(uint32_t budget);
   std::vector<int64_t> shortest_completion();
   // Calls visit(mask_id, symbol) along it until that is false, with each id before its symbol, a byte or -1 - id of a
   // special token; whether all were visited.  For grammars without scopes; `visit` must not use the engine.

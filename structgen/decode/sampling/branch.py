@@ -161,9 +161,9 @@ class MaskCache:
             return count == 1
         if not matcher.accept(token):
             return False
-        needed: int | None = matcher.min_tokens()
+        fits: bool = matcher.completes_within(remaining - 1)
         matcher.rollback(1)
-        return needed is not None and needed < remaining
+        return fits
 
 
 def _mask_key(matcher: Matcher, remaining: int) -> tuple[int, int] | None:

@@ -414,9 +414,8 @@ def check_start(model: LanguageModel, prompt_tokens: int, constraint: Constraint
         check_vocabulary(own, model)
     if not isinstance(max_tokens, int) or max_tokens < 0:
         raise ValueError(f"max_tokens must be an integer of at least 0; found {max_tokens!r}; pass max_tokens=256")
-    needed = constraint.min_tokens()
-    if needed > max_tokens:
-        raise BudgetError(budget=max_tokens, needed=needed)
+    if not constraint.matcher().completes_within(max_tokens):
+        raise BudgetError(budget=max_tokens, needed=constraint.min_tokens())
     limit = model.max_context
     excess = 0 if limit is None else prompt_tokens + max_tokens - limit
     if excess > 0:
@@ -424,7 +423,7 @@ def check_start(model: LanguageModel, prompt_tokens: int, constraint: Constraint
             f"model {model.name!r}",
             f"prompt and output exceed its context by {excess} tokens",
             evidence=f"the prompt has {prompt_tokens}, max_tokens={max_tokens}, the context holds {limit}",
-            remedy=_context_remedy(excess, max_tokens, needed),
+            remedy=_context_remedy(excess, max_tokens, constraint.min_tokens()),
         )
 
 

@@ -167,8 +167,8 @@ class _Thought:
         matcher = branch.matcher.fork()
         if not all(matcher.accept(token) for token in ending):
             return False
-        needed = matcher.min_tokens()
-        return needed is not None and needed + len(ending) <= self._branches.remaining(branch)
+        left = self._branches.remaining(branch) - len(ending)
+        return left >= 0 and matcher.completes_within(left)
 
     def _index(self, branch: Branch, distribution: Distribution, token: int) -> int | None:
         at = distribution.index(token)

@@ -115,6 +115,10 @@ def check_everywhere(grammar: Grammar, tokens: Vocabulary) -> None:
         expected = following | ({eos} if path in language else set())
         assert bits(matcher) == expected, path
         assert matcher.is_accepting == (path in language)
+        least = min(len(member) - len(path) for member in language if member[: len(path)] == path)
+        assert [matcher.completes_within(budget) for budget in range(LENGTH)] == [
+            least <= budget for budget in range(LENGTH)
+        ], path
         for budget in range(1, LENGTH - len(path) + 1):
             short = {
                 m[len(path)] for m in language if m[: len(path)] == path and len(path) < len(m) <= len(path) + budget

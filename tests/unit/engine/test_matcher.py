@@ -532,6 +532,19 @@ def test_min_tokens_is_the_fewest():
     assert compile(choice("aabb", "bbbb", sequence("cc", "cccc")), vocabulary).min_tokens() == 2
 
 
+def test_completes_within_is_about_the_fewest_tokens():
+    """Also where the string that is shortest in bytes takes more tokens than a longer one."""
+    vocabulary = Vocabulary([b"", b"a", b"b", b"c", b"ccc"], eos=[0])
+    matcher = compile(choice("ab", "ccc"), vocabulary).matcher()
+    assert [matcher.completes_within(budget) for budget in range(4)] == [False, True, True, True]
+    matcher.accept_bytes(b"a")
+    assert [matcher.completes_within(budget) for budget in range(3)] == [False, True, True]
+    matcher.accept_bytes(b"b")
+    assert matcher.completes_within(0)
+    with pytest.raises(ValueError, match="budget is -1"):
+        matcher.completes_within(-1)
+
+
 def test_budget_masks_keep_the_end_in_reach():
     """Random walks under fill_mask_within always end within the budget, from the minimum on."""
     value = Rules(
