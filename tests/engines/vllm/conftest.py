@@ -77,7 +77,7 @@ class Server:
         import httpx
 
         said = {"messages": [{"role": "user", "content": "?"}]} if path.endswith("chat/completions") else {}
-        default = {"model": NAME, "temperature": 1.0, "seed": 1, "max_tokens": 60, **said}
+        default = {"model": NAME, "temperature": 1.0, "max_tokens": 60, **said}
         answer = httpx.post(self.address + path, json={**default, **body}, timeout=600)
         return answer.status_code, answer.json()
 
