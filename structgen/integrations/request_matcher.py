@@ -8,7 +8,7 @@ which the answer can still be completed within the limit.  Nothing here knows an
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, Final, final
 
 from structgen.engine import fill_mask_trees, fill_masks
 from structgen.errors import LimitExceeded
@@ -22,6 +22,25 @@ __all__ = ["RequestMatcher", "fill_rows"]
 
 ALL = -1
 """Each word of a row that allows everything."""
+
+_MAX_ROOMY: Final = 1 << 16
+_roomy: dict[int, int] = {}
+"""Budgets from which on the rows of a state do not depend on them, by ``Matcher.state_id``.
+
+A call of the engine lets other threads run, and waits for them: a row for which a look here suffices waits for no
+thread that compiles."""
+
+
+def _needs_budget(matcher: Matcher, left: int, state: int) -> bool:
+    """Whether the next row depends on the budget; what does not is kept for half of it, since budgets shrink."""
+    for budget in (left // 2, left):
+        if not matcher.needs_budget_mask(budget):
+            if matcher.mask_id is not None:  # else the state is not all that counts
+                if len(_roomy) >= _MAX_ROOMY:
+                    _roomy.clear()
+                _roomy[state] = budget
+            return False
+    return True
 
 
 @final
@@ -68,8 +87,12 @@ class RequestMatcher:
             return True
         if limit is None:
             return False
+        left, state = limit - matcher.history_length, matcher.state_id
+        known = _roomy.get(state)
+        if known is not None and left >= known and matcher.mask_id is not None:
+            return False
         try:
-            return matcher.needs_budget_mask(max(0, limit - matcher.history_length))
+            return _needs_budget(matcher, max(0, left), state)
         except LimitExceeded:
             return True
 
