@@ -6,8 +6,8 @@ valid document of its schema, from a place of its own, in the tokens of a tokeni
 whatever else the machine does meets all.  Only schemas count whose document all backends accept.
 
 ``cpu`` is the time of all threads of the process, ``wall`` that of the clock: the medians over the steps of one call,
-first for requests whose grammars are new to their backend, then for further ones of the same schemas.  ``compiling`` is
-the longest call while two threads compile other schemas.
+first for requests whose grammars are new to their backend, then for further ones of the same schemas, and then while
+the manager's threads compile four other schemas beside each call.
 
 Usage, in a Python with vllm and structgen: python benchmarks/engines_rows.py [--requests 256] [--schemas 32]
 """
@@ -120,6 +120,15 @@ def cases(tokenizer: Any, by_backend: dict[str, Any], count: int, eos: int) -> I
             yield Case(schema, tokens)
 
 
+def unlike(held: Sequence[Case]) -> Iterator[str]:
+    """Other schemas, of a few thousand characters at most."""
+    known = {each.schema for each in held}
+    with gzip.open(DATA / "maskbench_dev.jsonl.gz", "rt") as file:
+        found = [json.dumps(json.loads(line)["schema"]) for line in file]
+    random.Random(6).shuffle(found)
+    yield from (schema for schema in found if schema not in known and 300 < len(schema) < 5000)
+
+
 def _ordered(value: Any, schema: Any) -> Any:
     """The members of an object in the order of the schema, as writers have them."""
     if isinstance(value, dict):
@@ -197,17 +206,28 @@ def main() -> None:
     by_backend = managers(tokenizer, size, options.requests)
     held = list(cases(tokenizer, by_backend, options.schemas, eos))
     print(f"vLLM {vllm.__version__}, {len(held)} schemas, {options.requests} requests, {size} tokens", file=sys.stderr)
-    for seed, kind in ((1, "new"), (2, "known")):
+    lines = ["| requests | backend | cpu, ms | wall, ms | longest, ms | rows without the next token |"]
+    lines.append("| --- | --- | --- | --- | --- | --- |")
+    others = iter(list(unlike(held)))
+    for seed, kind in ((1, "new"), (2, "known"), (3, "compiling")):
         batches = {name: batch(manager, held, options.requests, eos, seed) for name, manager in by_backend.items()}
         times: dict[str, list[tuple[float, float]]] = {name: [] for name in BACKENDS}
         for _ in range(options.steps):
             for name in BACKENDS:
+                if kind == "compiling":
+                    schemas = [next(others) for _ in range(4)]
+                    made = [request_of(by_backend[name], each, "other", eos) for each in schemas]
                 times[name].append(batches[name].step())
+                if kind == "compiling":
+                    for each in made:
+                        ready(each)
         for name in BACKENDS:
             cpu = statistics.median(1e3 * each for each, _ in times[name])
             walls = [1e3 * each for _, each in times[name]]
             lacking = batches[name].lacking
-            print(f"| {kind} | {name} | {cpu:.2f} | {statistics.median(walls):.2f} | {max(walls):.1f} | {lacking} |")
+            wall = statistics.median(walls)
+            lines.append(f"| {kind} | {name} | {cpu:.2f} | {wall:.2f} | {max(walls):.1f} | {lacking} |")
+    print("\n".join(lines))
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import SMALL
+from conftest import ENVIRONMENT, SMALL
 
 pytestmark = pytest.mark.vllm
 
@@ -194,7 +194,8 @@ def test_thoughts_are_free_and_the_answer_fits(manager: Any, tokenizer: Any) -> 
 
 def test_an_offline_engine_is_constrained(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """``LLM(...)`` with the environment variable, different schemas in one call, and two answers each."""
-    monkeypatch.setenv("STRUCTGEN_VLLM", "1")
+    for name, value in {**ENVIRONMENT, "STRUCTGEN_VLLM": "1"}.items():
+        monkeypatch.setenv(name, value)
     monkeypatch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
     from vllm import LLM, SamplingParams
     from vllm.exceptions import VLLMValidationError
