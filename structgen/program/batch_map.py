@@ -151,7 +151,7 @@ def run_batched(
                     if stopped.is_set():
                         return
                     tell(functools.partial(finished, item, run(item, batch or model, stopped)))
-        except Exception as error:  # of the items: the caller's thread raises it
+        except BaseException as error:  # of the items, or a panic of a library: the caller's thread raises it
             tell(functools.partial(_raise, error))
         finally:
             tell(None)
@@ -174,7 +174,7 @@ def run_batched(
                     thread.join()
 
 
-def _raise(error: Exception) -> NoReturn:
+def _raise(error: BaseException) -> NoReturn:
     raise error
 
 

@@ -53,7 +53,7 @@ def item_row(  # noqa: PLR0913  what a run has
         is_stopped: asked after each event; if it is, the row is an error that nobody wants.
         settings: for ``program.stream``.
     """
-    failure: Exception = InterruptedError("it was not finished")
+    failure: BaseException = InterruptedError("it was not finished")
     attempt = 0
     while attempt < attempts and not is_stopped():
         attempt += 1
@@ -65,7 +65,7 @@ def item_row(  # noqa: PLR0913  what a run has
                         return run_row(item, event.run, attempt)
                     if is_stopped():
                         break
-        except Exception as error:  # the other items go on
+        except (Exception, SystemExit) as error:  # the other items go on
             failure = error
     return error_row(item, failure, attempt)
 
@@ -75,7 +75,7 @@ def run_row(item: str | int, run: Run[Any], attempt: int = 1) -> dict[str, Any]:
     return _row(item, plain_value(run.value), None, _losses(run), _tokens(run), attempt)
 
 
-def error_row(item: str | int, error: Exception | str, attempt: int = 1) -> dict[str, Any]:
+def error_row(item: str | int, error: BaseException | str, attempt: int = 1) -> dict[str, Any]:
     """Return the row of a failure, with its kind where that says more than the text."""
     return _row(item, None, error if isinstance(error, str) else _told(error), [], None, attempt)
 
@@ -84,7 +84,7 @@ def _row(*members: Any) -> dict[str, Any]:
     return dict(zip(COLUMNS, members, strict=True))
 
 
-def _told(error: Exception) -> str:
+def _told(error: BaseException) -> str:
     from structgen.errors import StructgenError
 
     return str(error) if isinstance(error, StructgenError) else f"{type(error).__name__}: {error}"

@@ -45,6 +45,8 @@ def choose(text: str, count: int = 4):
     yield text
     if text == "die":
         os.kill(os.getpid(), 9)
+    if text == "exit":
+        raise SystemExit(3)
     if text == "fail":
         raise RuntimeError("on purpose")
     return {"word": (yield sg.regex("[a-z]{%d}" % count))}
@@ -137,11 +139,12 @@ def test_failures_are_rows(run: Run) -> None:
             {"args": {"words": "x"}},
             {"id": "e", "args": {"text": "x"}, "meta": 1},
             {"args": {"text": "x"}, "max_tokens": 1},
+            {"args": {"text": "exit"}},
         ]
     )
     status, rows, err = run("--batch-size", "2", "--attempts", "3")
     assert status == 1
-    assert "7 lines: 1 done, 6 failed" in err
+    assert "8 lines: 1 done, 7 failed" in err
     assert rows[0]["error"] is None
     wanted = {
         1: "in.jsonl:2: not valid JSON",
@@ -150,11 +153,12 @@ def test_failures_are_rows(run: Run) -> None:
         4: "in.jsonl:5: \"args\": there is no 'words'",
         "e": 'in.jsonl:6: there is no "meta"; there are args, id, max_tokens, seed',
         6: "in.jsonl:7: max_tokens=1: the shortest output",
+        7: "in.jsonl:8: SystemExit: 3",
     }
     for key, error in wanted.items():
         assert rows[key]["error"].startswith(error)
         assert rows[key]["value"] is None
-        assert rows[key]["attempt"] == (3 if key in (2, 6) else 1)
+        assert rows[key]["attempt"] == (3 if key in (2, 6, 7) else 1)
 
 
 def test_what_a_value_lacks_is_in_its_row(run: Run, folder: Path) -> None:

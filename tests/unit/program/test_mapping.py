@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
@@ -219,3 +219,34 @@ def test_drafts_run_in_the_passes_that_items_share(json_vocabulary: Vocabulary, 
     assert drafted_passes < plain_passes
     assert not any(any(sizes) for sizes in plain_shared)
     assert any(len(sizes) == 2 and all(sizes) for sizes in drafted_shared)
+
+
+@pytest.mark.parametrize("batch_size", [1, 3])
+def test_items_may_come_one_by_one(json_vocabulary: Vocabulary, batch_size: int) -> None:
+    """None is taken before there is room for it; an error of the items is raised by the caller's thread."""
+    taken: list[int] = []
+    running: set[int] = set()
+    most = 0
+
+    def items(count: int, *, fails: bool) -> Iterator[int]:
+        nonlocal most
+        for item in range(count):
+            taken.append(item)
+            running.add(item)
+            most = max(most, len(running))
+            yield item
+        if fails:
+            raise OSError("no more")
+
+    def run(item: int, _model: object, _stopped: threading.Event) -> int:
+        running.discard(item)
+        return item * item
+
+    found: dict[int, int] = {}
+    model = HashModel(json_vocabulary)
+    run_batched(items(20, fails=False), run, found.__setitem__, model=model, batch_size=batch_size)
+    assert found == {item: item * item for item in range(20)}
+    assert taken == list(range(20))
+    assert most <= batch_size
+    with pytest.raises(OSError, match="no more"):
+        run_batched(items(5, fails=True), run, found.__setitem__, model=model, batch_size=batch_size)
