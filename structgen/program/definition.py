@@ -77,6 +77,7 @@ class Program(ByName, Generic[Parameters, Value]):
         function: the function that was decorated.
         name: what messages and traces call it.
         settings: what holds unless a call says otherwise.
+        system: the turn of the system before all others; None if there is none.
     """
 
     def __init__(
@@ -87,7 +88,7 @@ class Program(ByName, Generic[Parameters, Value]):
         self.name: str = getattr(function, "__qualname__", type(function).__name__)
         self.settings = settings
         self._subject = f"program {self.name}"
-        self._system = system
+        self.system = system
         self._signature = _signature(function, self._subject)
         for name in _RESERVED:
             if name in self._signature.parameters:
@@ -235,8 +236,8 @@ class Program(ByName, Generic[Parameters, Value]):
             model = current_model.get() or _default_model()
         execution = Execution(model, settings, self._subject)
         try:
-            if self._system is not None:
-                execution.open_with(self._system)
+            if self.system is not None:
+                execution.open_with(self.system)
             if self._is_generator:
                 value = yield from execution.follow(self._steps(bound))
             else:
