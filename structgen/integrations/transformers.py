@@ -10,11 +10,8 @@ forced tokens through the model together, and always ends with a complete output
 
 from __future__ import annotations
 
-import copy
 import warnings
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, final
 
 from structgen.errors import BudgetError, CutWarning, GenerationError, LimitExceeded, ModelError, install
@@ -39,15 +36,15 @@ from structgen_kernels.masks.mask_rows import MaskRows
 
 from structgen.engine import fill_masks, row_temperatures
 from structgen.engine.mask import pack
+from structgen.integrations.prefix_states import PrefixState, PrefixStates
 from structgen.integrations.transformers_loop import constrained_generate, constraint_from
 
 if TYPE_CHECKING:
-    from structgen.engine import Constraint, Matcher
+    from structgen.engine import Constraint
     from structgen.grammar.nodes import Grammar
 
 __all__ = ["ConstraintLogitsProcessor", "constrained_generate"]
 
-_BACK: Final = 64
 _STATES: Final = 512
 _STATES_PER_ROW: Final = 8
 _NORMALISED: Final = 1e-3
@@ -122,7 +119,7 @@ class ConstraintLogitsProcessor(Live, LogitsProcessor):
         """Forget the prompt and all states, so that the processor can serve another call of ``generate``."""
         self._prompt_length = self._given_length
         self._prompts: set[bytes] = set()
-        self._states = _PrefixStates(self._constraint, _STATES)
+        self._states = PrefixStates(self._constraint, _STATES)
         self.limited: dict[tuple[int, ...], LimitExceeded] = {}
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
@@ -151,7 +148,7 @@ class ConstraintLogitsProcessor(Live, LogitsProcessor):
         self._end_limited(states, scores, masked)
         return masked
 
-    def _end_limited(self, states: Sequence[_PrefixState], scores: torch.Tensor, masked: torch.Tensor) -> None:
+    def _end_limited(self, states: Sequence[PrefixState], scores: torch.Tensor, masked: torch.Tensor) -> None:
         """Leave rows that have met a limit nothing but EOS, with a score that loses against every other beam."""
         met = {row: state.limit for row, state in enumerate(states) if state.limit is not None}
         beams = [row for row in met if _are_normalised(scores[row])]
@@ -184,7 +181,7 @@ class ConstraintLogitsProcessor(Live, LogitsProcessor):
         return length
 
     def _bitmask(
-        self, states: Sequence[_PrefixState], outputs: NDArray[np.int64]
+        self, states: Sequence[PrefixState], outputs: NDArray[np.int64]
     ) -> tuple[NDArray[np.int32], list[int]]:
         """The masks of this step, and which of them each state has; a matcher that states share fills one mask."""
         distinct = {id(state.matcher): state.matcher for state in states if state.matcher is not None}
@@ -242,83 +239,6 @@ def _are_normalised(scores: torch.Tensor) -> bool:
     return abs(float(torch.logsumexp(scores.float(), dim=-1))) < _NORMALISED
 
 
-@final
-@dataclass(slots=True)
-class _PrefixState:
-    """Where a sequence of tokens stands.
-
-    Attributes:
-        matcher: the state after them, never advanced; None once the output has ended or left the language.
-        refused_at: the position of the first token that does not belong there; None if all do.
-        padding: the token after the EOS, which must be the only one there; None if there is none yet.
-        limit: the limit that ended the output; None for none.
-    """
-
-    matcher: Matcher | None
-    refused_at: int | None = None
-    padding: int | None = None
-    limit: LimitExceeded | None = None
-
-    def end(self, error: LimitExceeded, constraint: Constraint, tokens: Sequence[int]) -> None:
-        """End the output ``tokens`` at a limit."""
-        self.limit = copy.copy(error).ended(constraint.vocabulary.decode(tokens), tokens)
-        self.matcher = None
-
-
-@final
-class _PrefixStates:
-    """States of one constraint by token prefix, least recently used dropped first; ``capacity`` may be changed.
-
-    transformers shows whole sequences and tells nothing of how they came about.  It reorders rows (beams) or goes back
-    (rejected drafts): a state belongs to the tokens, not to a row.  What was dropped is made again from the start.
-    """
-
-    def __init__(self, constraint: Constraint, capacity: int) -> None:
-        self._constraint = constraint
-        self.capacity = capacity
-        self._eos = frozenset(constraint.vocabulary.eos)
-        self._states: OrderedDict[bytes, _PrefixState] = OrderedDict()
-
-    def __len__(self) -> int:
-        return len(self._states)
-
-    def state(self, tokens: NDArray[np.int64]) -> _PrefixState:
-        """The state after ``tokens``; one step where the state before the last of them is known."""
-        found, known = None, len(tokens)
-        while known >= 0 and len(tokens) - known <= _BACK and found is None:
-            found = self._states.get(tokens[:known].tobytes())
-            known -= 1
-        state = found if found is not None else _PrefixState(self._constraint.matcher())
-        for position in range(known + 1 if found is not None else 0, len(tokens)):
-            state = self._after(state, tokens, position)
-        self._keep(tokens.tobytes(), state)
-        return state
-
-    def _after(self, state: _PrefixState, tokens: NDArray[np.int64], position: int) -> _PrefixState:
-        token = int(tokens[position])
-        if state.refused_at is not None or state.limit is not None:
-            return state
-        if state.matcher is None:
-            if token in self._eos or state.padding in (None, token):
-                return _PrefixState(None, padding=token if state.padding is None else state.padding)
-            return _PrefixState(None, refused_at=position)
-        matcher = state.matcher.fork()
-        try:
-            if not matcher.accept(token):
-                return _PrefixState(None, refused_at=position)
-        except LimitExceeded as error:
-            ended = _PrefixState(None)
-            ended.end(error, self._constraint, tokens[: position + 1].tolist())
-            return ended
-        return _PrefixState(None if matcher.is_terminated else matcher)
-
-    def _keep(self, key: bytes, state: _PrefixState) -> None:
-        self._states[key] = state
-        self._states.move_to_end(key)
-        while len(self._states) > self.capacity:
-            self._states.popitem(last=False)
-
-
 def _masked(scores: torch.Tensor, masks: MaskRows) -> torch.Tensor:
     """The scores with minus infinity in what is not allowed, and in all columns beyond the vocabulary."""
     masked = scores.clone(memory_format=torch.contiguous_format)
@@ -330,7 +250,7 @@ def _masked(scores: torch.Tensor, masks: MaskRows) -> torch.Tensor:
     return masked
 
 
-def _temper(masked: torch.Tensor, states: Sequence[_PrefixState]) -> None:
+def _temper(masked: torch.Tensor, states: Sequence[PrefixState]) -> None:
     """Divide the scores of each row by the temperature of its state; 0 leaves the most probable token."""
     live = [(row, state.matcher) for row, state in enumerate(states) if state.matcher is not None]
     for (row, _), temperature in zip(live, row_temperatures([matcher for _, matcher in live]), strict=True):
