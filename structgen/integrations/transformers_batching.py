@@ -419,7 +419,7 @@ class ConstraintBatchProcessor(Live, ContinuousBatchingLogitsProcessor):
         rows = [self._row(request.state) for request in requests_with_new_token]
         constrained = [row for row in rows if row is not None]
         words = np.zeros((len(constrained), (self._width + 31) // 32), dtype=np.int32)
-        fill_rows([row.request for row in constrained], [()] * len(constrained), words)
+        fill_rows([row.request for row in constrained], (), words)
         for key in self._held:  # the step that read them is over: batching is not asynchronous
             self._pool.release(key)
         keys = [row.tobytes() for row in words]

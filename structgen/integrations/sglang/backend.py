@@ -1,0 +1,256 @@
+"""The grammar backend of SGLang: descriptions become constraints, and requests their grammars."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
+from pkgutil import resolve_name
+from typing import Any, Final, final
+
+import torch
+from sglang.srt.constrained.base_grammar_backend import BaseGrammarBackend, InvalidGrammarObject
+from sglang.srt.constrained.reasoner_grammar_backend import ReasonerGrammarBackend, ReasonerGrammarObject
+from sglang.srt.constrained.torch_ops.token_filter_torch_ops import set_token_filter_torch
+from sglang.srt.parser.reasoning_parser import ReasoningParser
+from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+from sglang.srt.runtime_context import get_serving
+
+from structgen.engine import Vocabulary, compile
+from structgen.errors import StructgenError
+from structgen.frontends.json_schema import JsonPolicy, json_schema
+from structgen.grammar.limits import Limits
+from structgen.grammar.nodes import Grammar
+from structgen.integrations.sglang.grammar import (
+    StructgenGrammar,
+    allocate_vocab_mask,
+    apply_vocab_mask,
+    fill_entries,
+    fill_trees,
+    inner_grammar,
+    move_vocab_mask,
+)
+from structgen.integrations.wire import Reading, WireError, is_lark, located, space_policy
+from structgen.log import logger
+from structgen.memory_cache import CONSTRAINTS, ContentCache
+
+__all__ = ["GrammarCache", "StructgenGrammarBackend", "backend_for_server"]
+
+ANY_JSON: Final = "$$ANY$$"
+_LLGUIDANCE: Final = "%llguidance"
+_BYTES_PER_BYTE: Final = 16
+"""Estimated memory of a grammar and its constraint, for each byte of its description."""
+_BYTES: Final = 4096
+_MANAGER: Final = "sglang.srt.constrained.grammar_manager.GrammarManager"
+
+
+class Refused(InvalidGrammarObject):  # type: ignore[misc]  # SGLang has no types
+    """A description that is refused, with structgen's message; the next request with it gets the same answer."""
+
+
+@final
+class GrammarCache:
+    """SGLang's ``cache`` of a backend, within structgen's bound in bytes (``STRUCTGEN_CACHE_MB``).
+
+    Time-outs and other failures that SGLang makes itself are not kept: the next request is tried again.
+    """
+
+    def __init__(self) -> None:
+        self._held: ContentCache[Any] = ContentCache(CONSTRAINTS)
+
+    def get(self, key: tuple[str, str]) -> Any:
+        """What is kept for a description, or None."""
+        return self._held.get(key)
+
+    def __setitem__(self, key: tuple[str, str], value: Any) -> None:
+        if isinstance(value, Refused) or not isinstance(value, InvalidGrammarObject):
+            self._held.put(key, value, _BYTES + _BYTES_PER_BYTE * len(key[1]))
+
+    def pop(self, key: tuple[str, str], default: Any = None) -> Any:
+        """Nothing: what is not used goes by itself."""
+        return default
+
+    def clear(self) -> None:
+        """Drop all."""
+        self._held.clear()
+
+
+@final
+class StructgenGrammarBackend(BaseGrammarBackend):  # type: ignore[misc]  # SGLang has no types
+    """Compiles the descriptions of requests.
+
+    Args:
+        vocabulary: as wide as the model's head, with all tokens that end an answer.
+        policy: how JSON is written.
+        limits: bounds on descriptions and masks; by default ``Limits.strict()``, for descriptions of strangers.
+    """
+
+    def __init__(self, vocabulary: Vocabulary, policy: JsonPolicy, limits: Limits | None = None) -> None:
+        super().__init__()
+        self.vocabulary = vocabulary
+        self._limits = limits or Limits.strict()
+        self._reading = Reading(self._limits, policy)
+        self.cache = GrammarCache()
+
+    allocate_vocab_mask = staticmethod(allocate_vocab_mask)
+    move_vocab_mask = staticmethod(move_vocab_mask)
+    apply_vocab_mask = staticmethod(apply_vocab_mask)
+
+    def dispatch_json(self, key_string: str) -> Any:
+        """A JSON Schema, or ``$$ANY$$``: any JSON value."""
+        if key_string == ANY_JSON:
+            return self._made("json", key_string, self._any_json)
+        return self._made("json", key_string, lambda text: self._reading.schema("json_schema", text)[2])
+
+    def dispatch_regex(self, key_string: str) -> Any:
+        """A regular expression in the dialect of ECMA-262."""
+        return self._made("regex", key_string, lambda text: self._reading.pattern("regex", text)[2])
+
+    def dispatch_ebnf(self, key_string: str) -> Any:
+        """EBNF of xgrammar; Lark after ``%llguidance``, and where no line has ``::=``."""
+        is_other = key_string.lstrip().startswith(_LLGUIDANCE) or is_lark(key_string)
+        read = self._reading.lark if is_other else self._reading.ebnf
+        return self._made("ebnf", key_string, lambda text: read("ebnf", text)[2])
+
+    def dispatch_structural_tag(self, key_string: str) -> Any:
+        """A structural tag, in the new or the legacy form."""
+        return self._made("structural_tag", key_string, lambda text: self._reading.tag("structural_tag", text)[2])
+
+    def compile_framed_grammar(self, grammar: Any, frame: Callable[[dict[str, Any]], dict[str, Any]]) -> Any:
+        """Compile a structural tag of SGLang's around a grammar; None for Lark and legacy tags."""
+        content = _content(grammar)
+        return None if content is None else self.dispatch_structural_tag(json.dumps(frame(content)))
+
+    @property
+    def is_support_token_filter(self) -> bool:
+        """Whether single tokens can be let in or out; SGLang's strict thinking needs it."""
+        return True
+
+    def set_token_filter(
+        self,
+        vocab_mask: torch.Tensor,
+        token_ids: Sequence[int],
+        batch_idx: int,
+        is_allowed: bool = True,  # noqa: FBT001, FBT002  SGLang's
+        reset_vocab_mask: bool = True,  # noqa: FBT001, FBT002
+    ) -> None:
+        """Allow or exclude tokens in one row, after all of the row was set to the contrary if ``reset_vocab_mask``."""
+        set_token_filter_torch(
+            vocab_mask, list(token_ids), batch_idx, is_allowed=is_allowed, reset_vocab_mask=reset_vocab_mask
+        )
+
+    def _any_json(self, _: str) -> Grammar:
+        with located("json_schema"):
+            return json_schema({}, policy=JsonPolicy(additional="written"), limits=self._limits)
+
+    def _made(self, kind: str, text: str, read: Callable[[str], Grammar]) -> Any:
+        try:
+            return StructgenGrammar(compile(read(text), self.vocabulary, limits=self._limits), kind, text)
+        except (StructgenError, WireError) as error:
+            logger.info("a %s is refused: %s", kind, error)
+            return Refused(f"structgen: {error}")
+
+
+def _content(grammar: StructgenGrammar) -> dict[str, Any] | None:
+    """A description as a format of structural tags."""
+    if grammar.kind == "json":
+        schema = True if grammar.text == ANY_JSON else json.loads(grammar.text)
+        return {"type": "json_schema", "json_schema": schema}
+    if grammar.kind == "regex":
+        return {"type": "regex", "pattern": grammar.text}
+    if grammar.kind == "ebnf":
+        is_other = grammar.text.lstrip().startswith(_LLGUIDANCE) or is_lark(grammar.text)
+        return None if is_other else {"type": "grammar", "grammar": grammar.text}
+    tag = json.loads(grammar.text)
+    return tag.get("format")  # type: ignore[no-any-return]
+
+
+def backend_for_server(tokenizer: Any, vocab_size: int, eos_token_ids: Iterable[int] | int | None) -> Any:
+    """Make the backend for SGLang's settings, and hang it into SGLang.
+
+    Raises:
+        VocabularyError: the tokenizer is none that structgen reads; the server does not start.
+        WireError: ``--constrained-json-whitespace-pattern`` is not one of white space.
+    """
+    settings = get_serving()
+    named = [eos_token_ids] if isinstance(eos_token_ids, int) else list(eos_token_ids or ())
+    own = getattr(tokenizer, "eos_token_id", None)
+    more = getattr(tokenizer, "additional_stop_token_ids", None) or ()
+    eos = list(dict.fromkeys([*named, *([] if own is None else [own]), *more]))
+    vocabulary = Vocabulary.load(tokenizer, size=vocab_size, eos=eos or None)
+    backend = StructgenGrammarBackend(vocabulary, _policy(settings))
+    _hang_in()
+    if not settings.reasoning_parser:
+        return backend
+    parser = ReasoningParser(model_type=settings.reasoning_parser, stream_reasoning=False, tokenizer=tokenizer)
+    if not parser.detector.get_think_end_token_ids(tokenizer):
+        return backend
+    reasoner = ReasonerGrammarBackend(
+        backend, parser, tokenizer, enable_strict_thinking=settings.enable_strict_thinking
+    )
+    reasoner.cache = GrammarCache()
+    ReasonerGrammarObject.fill_vocab_mask_batched = staticmethod(fill_entries)
+    return reasoner
+
+
+def _policy(settings: Any) -> JsonPolicy:
+    """How JSON is written, from SGLang's settings of white space; by default as ``json.dumps`` writes it."""
+    space = settings.constrained_json_whitespace_pattern
+    if space is not None:
+        return space_policy("constrained_json_whitespace_pattern", space)
+    has_none = settings.constrained_json_disable_any_whitespace or settings.constrained_json_max_whitespace_cnt == 0
+    return JsonPolicy(whitespace="compact" if has_none else "single")
+
+
+def _hang_in() -> None:
+    """Let grammars know their requests, and fill trees of drafts in one call.
+
+    Raises:
+        RuntimeError: SGLang has none of these functions; the server does not start.
+    """
+    for target, hook, kind in _HOOKS:
+        if not _is_hooked(target):
+            HookRegistry.register(target, hook, kind)
+    HookRegistry.apply_hooks()
+    missing = [target for target, _, _ in _HOOKS if not _is_hooked(target)]
+    if missing:
+        raise RuntimeError(
+            f"structgen: this SGLang has no {', '.join(missing)}; docs/sglang.md names versions that have"
+        )
+
+
+def _after_process(result: bool, manager: Any, req: Any) -> None:  # noqa: FBT001  as SGLang calls it
+    if req.grammar is not None and not isinstance(req.grammar, Future):
+        _begin(req)
+
+
+def _after_ready(result: Sequence[Any], manager: Any) -> None:
+    for req in result:
+        if req.grammar is not None and not isinstance(req.grammar, Future):
+            _begin(req)
+
+
+def _begin(req: Any) -> None:
+    """Tell a grammar its request, or refuse a request whose answer would be no string of the grammar."""
+    grammar = inner_grammar(req.grammar)
+    if grammar is None:
+        return
+    for name in ("min_new_tokens", "ignore_eos"):
+        if getattr(req.sampling_params, name):
+            req.set_finish_with_abort(f"structgen: leave {name} out: the grammar says when an answer ends")
+            return
+    try:
+        grammar.begin(req, req.grammar if req.grammar is not grammar else None)
+    except StructgenError as error:
+        req.set_finish_with_abort(f"structgen: {error}")
+
+
+_HOOKS: Final = (
+    (f"{_MANAGER}.process_req_with_grammar", _after_process, HookType.AFTER),
+    (f"{_MANAGER}.get_ready_grammar_requests", _after_ready, HookType.AFTER),
+    ("sglang.srt.speculative.spec_utils.generate_token_bitmask", fill_trees, HookType.AROUND),
+)
+
+
+def _is_hooked(target: str) -> bool:
+    return hasattr(resolve_name(target), "__wrapped__")
