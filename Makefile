@@ -12,6 +12,7 @@ CLIENTS_VENV ?= .venv-clients
 ENGINES_VENV ?= .venv-engines
 RAY_VENV ?= .venv-ray
 SGLANG_VENV ?= .venv-sglang
+MLX_VENV ?= .venv-mlx
 PROMPT ?= Write the contact card of Ada Lovelace, a mathematician in London.
 PYTEST_ARGS ?= -n auto --dist worksteal
 # Hours of `make soak` and `make soak-server`, and seconds of `make fuzz` and of the long test of `make tsan`.
@@ -42,7 +43,7 @@ SOURCES := $(RECIPE) README.md LICENSE $(shell find structgen kernels/structgen_
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run install ready test test-all lint types unit nightly outcomes golden wheel-test clients engines engines-vllm engines-ray engines-sglang asan tsan fuzz soak soak-server bench instructions format clean
+.PHONY: help run install ready test test-all lint types unit nightly outcomes golden wheel-test clients engines engines-vllm engines-ray engines-sglang engines-mlx asan tsan fuzz soak soak-server bench instructions format clean
 
 help:  ## list the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -88,7 +89,7 @@ wheel-test: $(WHEEL_VENV)/stamp  ## build the wheel, install it alone and use it
 clients: $(VENV)/stamp-server $(CLIENTS_VENV)/stamp  ## let clients of OpenAI's interface talk to `structgen serve` (some minutes)
 	STRUCTGEN_SERVE_COMMAND="$(abspath $(BIN))/structgen serve" $(CLIENTS_VENV)/bin/python -m pytest -q tests/clients
 
-engines: engines-vllm engines-ray engines-sglang  ## run structgen inside other engines
+engines: engines-vllm engines-ray engines-sglang engines-mlx  ## run structgen inside other engines
 
 # vLLM finds structgen by its entry point, as it does for users; the model's folder is written by structgen's environment.
 engines-vllm: $(VENV)/stamp-models $(ENGINES_VENV)/stamp  ## run structgen inside a vLLM for CPUs: servers, engines, its own classes (some minutes)
@@ -100,6 +101,9 @@ engines-ray: $(RAY_VENV)/stamp  ## run programs on a cluster of Ray on this mach
 
 engines-sglang: $(SGLANG_VENV)/stamp  ## run structgen in SGLang's own classes, without a server
 	$(SGLANG_VENV)/bin/python -m pytest -q tests/e2e/test_sglang_contract.py
+
+engines-mlx: $(MLX_VENV)/stamp  ## run structgen in mlx-lm, on the CPU
+	$(MLX_VENV)/bin/python -m pytest -q tests/unit/integrations/test_mlx_lm.py
 
 # Leaks are not looked for: the interpreter keeps memory of its own until the process ends.  Files of tokenizers are read in
 # Python and by other libraries; what becomes of their tokens in the engine is tested beside them.
@@ -134,7 +138,7 @@ format: $(VENV)/stamp-test  ## rewrite the sources in the house format
 	$(BIN)/ruff format .
 
 clean:  ## remove all that these commands make
-	rm -rf $(VENV) $(ASAN_VENV) $(TSAN_VENV) $(CLIENTS_VENV) $(ENGINES_VENV) $(RAY_VENV) $(SGLANG_VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(ASAN_VENV) $(TSAN_VENV) $(CLIENTS_VENV) $(ENGINES_VENV) $(RAY_VENV) $(SGLANG_VENV) $(MLX_VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find structgen kernels tests benchmarks -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
 
 # $(call make_venv,FOLDER): a virtual environment whose pip knows dependency groups.
@@ -224,12 +228,15 @@ $(RAY_VENV)/stamp: build/engines/stamp tests/engines/ray/constraints.txt | $(RAY
 
 # What is installed into the environments of engines.
 build/engines/stamp: $(SOURCES) $(VENV)/stamp
-	rm -rf build/engines
+	@rm -rf build/engines
 	@$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir build/engines . >&2
 	@touch $@
 
 $(SGLANG_VENV)/pyvenv.cfg:
 	$(call make_venv,$(SGLANG_VENV))
+
+$(MLX_VENV)/pyvenv.cfg:
+	$(call make_venv,$(MLX_VENV))
 
 # SGLang depends on packages for CUDA, which its classes for grammars do not import.
 $(SGLANG_VENV)/stamp: build/engines/stamp tests/engines/sglang/requirements.txt | $(SGLANG_VENV)/pyvenv.cfg
@@ -237,6 +244,12 @@ $(SGLANG_VENV)/stamp: build/engines/stamp tests/engines/sglang/requirements.txt 
 	@$(SGLANG_VENV)/bin/python -m pip install --quiet -r tests/engines/sglang/requirements.txt >&2
 	@$(SGLANG_VENV)/bin/python -m pip install --quiet --no-deps sglang==0.5.23 >&2
 	@$(SGLANG_VENV)/bin/python -m pip install --quiet --force-reinstall --no-deps build/engines/*.whl >&2
+	@touch $@
+
+$(MLX_VENV)/stamp: build/engines/stamp tests/engines/mlx/requirements.txt | $(MLX_VENV)/pyvenv.cfg
+	@echo "installing mlx-lm" >&2
+	@$(MLX_VENV)/bin/python -m pip install --quiet -r tests/engines/mlx/requirements.txt >&2
+	@$(MLX_VENV)/bin/python -m pip install --quiet --force-reinstall --no-deps build/engines/*.whl >&2
 	@touch $@
 
 # Node is optional: without it, the tests of its client are skipped.
