@@ -5,9 +5,8 @@
 ...     batching.add_request(ids, schema, max_new_tokens=200)
 ...     for output in batching.results(): ...
 
-transformers makes its list of processors from the generation config and takes none from its caller, so that these
-functions add one to the manager before it starts.  A step sends it one integer a request: the number of a mask in a
-pool on the device.
+transformers takes no processors from its caller there, so that these functions add one to the manager before it
+starts.  A step sends it one integer a request: the number of a mask in a pool on the device.
 
 Source: transformers 5.24, ``generation/continuous_batching``.
 """
@@ -74,16 +73,14 @@ def generate_batch(
         inputs: the token ids of each prompt.
         constraints: for each prompt what its output may be, as ``ConstrainedBatching.add_request`` takes it.
         vocabulary: see ``continuous_batching``.
-        max_new_tokens: the most tokens of an output, within which it is complete; by default what the generation config
-            says.
+        max_new_tokens: the most tokens of an output, within which it is complete; by default that of the config.
         options: of ``continuous_batching``.
 
     Returns:
         transformers' ``GenerationOutput`` objects by request id, in the order of the prompts.  ``error`` of one that is
         not complete says why (a bound of ``Limits``), and a ``CutWarning`` does.
 
-    Raises:
-        As ``continuous_batching`` and ``ConstrainedBatching.add_request``, before anything runs.
+    Raises what ``continuous_batching`` and ``ConstrainedBatching.add_request`` raise, before anything runs.
     """
     if len(inputs) != len(constraints):
         raise GenerationError(
@@ -124,12 +121,12 @@ def continuous_batching(
 ) -> Iterator[ConstrainedBatching]:
     """Run ``model.init_continuous_batching`` with a processor that masks each request by its own constraint.
 
-    Leaving the block ends the requests that are there and frees the cache.
+    Leaving the block waits for the requests that are there (an error ends them), and frees the cache.
 
     Args:
         model: a causal language model of transformers.
-        vocabulary: a ``Vocabulary`` as wide as the model's head, or the model's tokenizer, for which grammars, schemas
-            and types are compiled; None if all requests have a ``Constraint``.
+        vocabulary: a ``Vocabulary`` as wide as the model's head, or its tokenizer; None if all requests have a
+            ``Constraint``.
         generation_config: as for transformers; temperature, top-k and top-p are applied after the masks.
         continuous_batching_config: as for transformers.  ``use_async_batching`` is turned off where it is not set.
         workload_hints: transformers' ``WorkloadHints``, by which it chooses sizes that the config leaves open.
@@ -141,11 +138,8 @@ def continuous_batching(
     settings = continuous_batching_config or getattr(generation_config, "continuous_batching_config", None)
     settings = copy.copy(settings) if settings is not None else ContinuousBatchingConfig()
     if settings.use_async_batching:
-        raise GenerationError(
-            _SUBJECT,
-            "use_async_batching is on, where a step begins before the token of the last one is known",
-            remedy="pass ContinuousBatchingConfig(use_async_batching=False)",
-        )
+        problem = "use_async_batching is on, where a step begins before the token of the last one is known"
+        raise GenerationError(_SUBJECT, problem, remedy="pass ContinuousBatchingConfig(use_async_batching=False)")
     settings.use_async_batching = False
     manager = model.init_continuous_batching(
         generation_config=generation_config, continuous_batching_config=settings, workload_hints=workload_hints
@@ -161,13 +155,14 @@ def continuous_batching(
         width, rows=manager.continuous_batching_config.max_requests_per_batch, device=model.device
     )
     processor.join(manager.logit_processor)
+    failed = True
     try:
         manager.warmup()
         manager.start()
         yield ConstrainedBatching(manager, processor, vocabulary)
+        failed = False
     finally:
-        if manager.batch_processor is not None:
-            manager.stop(block=True)
+        manager.stop(block=True, hard_stop=failed)
         manager.destroy()
 
 
@@ -187,11 +182,7 @@ class ConstrainedBatching(Live):
         self._count = 0
 
     def checked(self, constraint: object, max_new_tokens: int | None = None) -> Constraint | None:
-        """Return what ``add_request`` takes, compiled.
-
-        Raises:
-            As ``add_request``.
-        """
+        """Return what ``add_request`` takes, compiled; raise what it raises."""
         if constraint is None:
             return None
         compiled = constraint_from(constraint, self._vocabulary, "add_request", model=self.manager.model)
@@ -217,8 +208,7 @@ class ConstrainedBatching(Live):
             input_ids: the prompt.
             constraint: a ``Constraint``, or a grammar, a JSON Schema (a ``dict``) or a Python type, whose JSON is
                 written; None for free text.
-            max_new_tokens: the most tokens of the output, within which it is complete; by default what the generation
-                config says.
+            max_new_tokens: the most tokens of the output, within which it is complete; by default that of the config.
             request_id: by default one that is new.
             streaming: whether ``results`` yields the output after each token.
             settings: ``temperature``, ``top_k``, ``top_p`` of the request, where the config has per-request processors.
@@ -265,15 +255,15 @@ class ConstrainedBatching(Live):
         """
         while self._open:
             output = self.manager.get_result(timeout=_POLL_S)
-            if output is None:
-                if not self.manager.is_running():
-                    raise self._stopped()
+            if output is None and not self.manager.is_running():
+                raise self._stopped()
+            if output is None or output.request_id.partition(_CHILD)[0] not in self._open:  # cancelled
                 continue
             yield self._finished(output) if output.is_finished() else output
 
     def _finished(self, output: Any) -> Any:
         parent = output.request_id.partition(_CHILD)[0]
-        constraint, left = self._open.pop(parent, (None, 1))
+        constraint, left = self._open.pop(parent)
         if left > 1:
             self._open[parent] = constraint, left - 1
         error = self._processor.forget(output.request_id)
@@ -303,7 +293,7 @@ class ConstrainedBatching(Live):
 
 
 def _violation(constraint: Constraint, tokens: Sequence[int]) -> StructgenError | None:
-    """Why an output is none of the grammar, if it is none."""
+    """Why an output is no string of the grammar; None if it is one."""
     matcher = constraint.matcher()
     taken = matcher.validate(tokens)
     for token in tokens[:taken]:
@@ -420,12 +410,11 @@ class ConstraintBatchProcessor(Live, ContinuousBatchingLogitsProcessor):
         constrained = [row for row in rows if row is not None]
         words = np.zeros((len(constrained), (self._width + 31) // 32), dtype=np.int32)
         fill_rows([row.request for row in constrained], (), words)
-        for key in self._held:  # the step that read them is over: batching is not asynchronous
+        held, self._held = self._held, []
+        for key in held:  # the step that read them is over: batching is not asynchronous
             self._pool.release(key)
-        keys = [row.tobytes() for row in words]
-        self._held = []
-        numbers = iter(self._pool.hold_many(keys, words) if keys else ())
-        self._held = keys
+        self._held = [row.tobytes() for row in words]
+        numbers = iter(self._pool.hold_many(self._held, words) if len(words) else ())
         if self._pool.device.type == "cuda":  # the pass runs on a stream of its own
             torch.cuda.current_stream(self._pool.device).synchronize()
         return torch.tensor([NOTHING if row is None else next(numbers) for row in rows], dtype=torch.int32)
