@@ -18,7 +18,6 @@ pytest.importorskip("sglang", reason="SGLang is not installed: make engines-sgla
 jsonschema_rs = pytest.importorskip("jsonschema_rs")
 torch = pytest.importorskip("torch")
 
-import scripted_sglang as sg_server  # noqa: E402
 from scripted_sglang import (  # noqa: E402
     END_THINK,
     EOS,
@@ -33,12 +32,11 @@ from scripted_sglang import (  # noqa: E402
     text_of,
 )
 from sglang.srt.constrained.base_grammar_backend import InvalidGrammarObject  # noqa: E402
-from sglang.srt.speculative import spec_utils  # noqa: E402
 
 from structgen import compile, regex as sg_regex  # noqa: E402
 from structgen.grammar.limits import Limits  # noqa: E402
 from structgen.integrations.sglang import backend as backend_module, plugin  # noqa: E402
-from structgen.integrations.sglang.grammar import StructgenGrammar, inner_grammar  # noqa: E402
+from structgen.integrations.sglang.grammar import StructgenGrammar  # noqa: E402
 from structgen.memory_cache import cache_limits  # noqa: E402
 
 pytestmark = [pytest.mark.sglang, pytest.mark.filterwarnings("ignore")]
@@ -210,6 +208,14 @@ def test_what_cannot_be_served_is_a_bad_request(manager: Any, params: dict[str, 
         assert req.grammar is None or isinstance(req.grammar, InvalidGrammarObject)
 
 
+def test_diffusion_models_are_refused(tokenizer: Any) -> None:
+    """SGLang would answer without the constraint."""
+    with served(tokenizer, dllm_algorithm="LowConfidence") as manager:
+        req = request(manager, "canvas", regex="[ab]{3}")
+        req.update_finish_state()
+        assert "diffusion" in stop(req)["message"]
+
+
 def test_stop_tokens_of_a_request_end_its_answer(manager: Any) -> None:
     """A special token in stop_token_ids is allowed where EOS is, and nowhere else."""
     req = request(manager, "ends", regex="[a-z]{2,3}", stop_token_ids=[IM_END])
@@ -283,24 +289,6 @@ def test_a_bound_of_the_limits_ends_its_request_and_no_other(manager: Any) -> No
     assert "steps=5000" in found["message"]
 
 
-def test_a_bound_that_a_draft_meets(manager: Any) -> None:
-    """The rows after it allow only EOS, and the answer goes on where the draft is not taken."""
-    pattern = f"x[a-f]{{3}}|y(?:{EXPLODING})"
-    constraint = compile(sg_regex(pattern), manager.grammar_backend.vocabulary, limits=Limits(steps=5_000)).alone()
-    manager.grammar_backend.set_cache(("regex", pattern), StructgenGrammar(constraint, "regex", pattern))
-    req = request(manager, "hostile", regex=pattern)
-    y, a, x = (_id(manager, letter) for letter in "yax")
-    links = torch.tensor([[1, 2, -1]]), torch.tensor([[-1, -1, -1]]), torch.tensor([[0, y, a]])
-    found, _ = spec_utils.generate_token_bitmask([req], *links, WIDTH)
-    allowed = [np.flatnonzero(np.unpackbits(row.view(np.uint8), bitorder="little")).tolist() for row in found.numpy()]
-    assert allowed[0] == sorted([x, y])
-    assert allowed[2] == [EOS]
-    assert not req.to_finish
-    take(req, x)
-    decode([req], 5)
-    assert re.fullmatch("x[a-f]{3}", text_of(req))
-
-
 def test_masks_are_those_of_sglangs_own_backend(tokenizer: Any) -> None:
     """For a regex without choices of whitespace, xgrammar inside SGLang allows the same tokens at each step."""
     rows: dict[str, list[list[int]]] = {}
@@ -328,7 +316,7 @@ def thinking(tokenizer: Any) -> Any:
 
 
 def thought(manager: Any, name: str, length: int, **params: Any) -> Any:
-    """A request that has thought some tokens, of which the last ends the thought."""
+    """A request that has thought some tokens; the last ends the thought."""
     req = request(manager, name, reasoning=True, **params)
     for token in [*range(1, length), END_THINK]:
         mask_of([req])
@@ -401,95 +389,6 @@ def test_strict_thinking_filters_tokens(tokenizer: Any, monkeypatch: pytest.Monk
         decode(reqs[:1], 6)
         ids = list(reqs[0].output_ids)
         assert re.fullmatch("[ab]{3}", tokenizer.decode([t for t in ids[ids.index(END_THINK) + 1 :] if t < EOS]))
-
-
-# Drafts.
-
-
-def random_tree(random: np.random.Generator, nodes: int, tokens: list[int]) -> tuple[Any, Any, Any]:
-    """The links of a random tree as SGLang has them, int64 ``[1, nodes]``."""
-    children: list[list[int]] = [[] for _ in range(nodes)]
-    for node in range(1, nodes):
-        children[int(random.integers(0, node))].append(node)
-    first, sibling = [-1] * nodes, [-1] * nodes
-    for listed in children:
-        for at, node in enumerate(listed):
-            sibling[node] = listed[at + 1] if at + 1 < len(listed) else -1
-    for node, listed in enumerate(children):
-        first[node] = listed[0] if listed else -1
-    ids = random.choice(tokens, nodes)
-    return tuple(torch.tensor([each], dtype=torch.int64) for each in (first, sibling, ids.tolist()))
-
-
-def sglangs(reqs: list[Any], links: Any) -> Any:
-    """The mask of SGLang's own walk over the trees, node by node."""
-    return spec_utils.generate_token_bitmask.__wrapped__(reqs, *links, WIDTH)[0]
-
-
-@pytest.mark.parametrize("most", [4, 7, 64])
-def test_trees_of_drafts_are_those_of_sglangs_walk(manager: Any, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One call for all trees gives the rows of SGLang's walk, near limits too, and leaves states as they were."""
-    from structgen.integrations.sglang import grammar as module
-
-    calls: list[int] = []
-    usual = module.fill_mask_trees
-    monkeypatch.setattr(module, "fill_mask_trees", lambda *given: (calls.append(len(given[0])), usual(*given))[1])
-    random = np.random.default_rng(most)
-    letters = [int(token) for token in manager.scheduler.tokenizer.encode("[]0123,5 ")]
-    tokens = [*letters, *letters, EOS, 300, 70]
-    for turn in range(12):
-        reqs = [
-            request(manager, f"{turn}-0", json_schema=json.dumps(LIST), max_new_tokens=most),
-            request(manager, f"{turn}-1"),
-            request(manager, f"{turn}-2", regex=r"\[?[0-5]{1,9}\]?", max_new_tokens=most),
-        ]
-        for token in manager.scheduler.tokenizer.encode("[1")[: turn % 3]:
-            take(reqs[0], token)
-            take(reqs[2], token)
-        trees = [random_tree(random, 9, tokens) for _ in reqs]
-        links = tuple(torch.cat(each) for each in zip(*trees, strict=True))
-        found, _ = spec_utils.generate_token_bitmask(reqs, *links, WIDTH)
-        wanted = sglangs(reqs, links)
-        assert found.tolist() == wanted.tolist()
-        assert [inner_grammar(req.grammar).request.taken for req in (reqs[0], reqs[2])] == [turn % 3] * 2
-    assert calls == [2] * 12
-
-
-def test_drafts_that_end_a_thought(thinking: Any) -> None:
-    """A tree that ends the thought has free rows before, and rows of the grammar after it."""
-    req = request(thinking, "r", reasoning=True, regex="[ab]{3}")
-    mask_of([req])
-    take(req, 1)
-    a = thinking.scheduler.tokenizer.encode("a")[0]
-    links = (
-        torch.tensor([[1, 2, 3, -1]]),
-        torch.tensor([[-1, -1, -1, -1]]),
-        torch.tensor([[1, 5, END_THINK, a]]),
-    )
-    found, _ = spec_utils.generate_token_bitmask([req], *links, WIDTH)
-    assert (found[:2] == -1).all()
-    for row in found[2:].numpy():
-        bits = np.unpackbits(row.view(np.uint8), bitorder="little")[:WIDTH]
-        assert np.flatnonzero(bits).tolist() == sorted(thinking.scheduler.tokenizer.encode("ab"))
-    assert inner_grammar(req.grammar).request.taken == 0
-
-
-def test_runs_that_go_past_the_end(manager: Any) -> None:
-    """A verified run is kept up to EOS, and rollback over it and what follows comes back to the same state."""
-    tokenizer = manager.scheduler.tokenizer
-    req = request(manager, "run", regex="[ab]{2}")
-    run = [*tokenizer.encode("ab"), EOS, 7, 8]
-    kept = sg_server.SchedulerBatchResultProcessor._accept_grammar_tokens(None, req, run)
-    assert kept == run[:3]
-    assert req.grammar.is_terminated()
-    for token in run[3:]:
-        req.grammar.accept_token(token)
-    req.grammar.rollback(4)
-    assert not req.grammar.is_terminated()
-    assert req.grammar.current_token == 8
-    mask = mask_of([req]).grammar_mask.vocab_mask[0].numpy()
-    bits = np.unpackbits(mask.view(np.uint8), bitorder="little")[:WIDTH]
-    assert np.flatnonzero(bits).tolist() == sorted(tokenizer.encode("ab"))
 
 
 def test_another_sglang_is_refused(tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ from sglang.srt.constrained.reasoner_grammar_backend import ReasonerGrammarBacke
 from sglang.srt.constrained.torch_ops.token_filter_torch_ops import set_token_filter_torch
 from sglang.srt.parser.reasoning_parser import ReasoningParser
 from sglang.srt.plugins.hook_registry import HookRegistry, HookType
-from sglang.srt.runtime_context import get_serving
+from sglang.srt.runtime_context import get_exec, get_serving
 
 from structgen.engine import Vocabulary, compile
 from structgen.errors import StructgenError
@@ -234,6 +234,9 @@ def _begin(req: Any) -> None:
     """Tell a grammar its request, or refuse a request whose answer would be no string of the grammar."""
     grammar = inner_grammar(req.grammar)
     if grammar is None:
+        return
+    if get_exec().dllm.dllm_algorithm is not None:
+        req.set_finish_with_abort("structgen: SGLang does not constrain diffusion models")
         return
     for name in ("min_new_tokens", "ignore_eos"):
         if getattr(req.sampling_params, name):

@@ -59,7 +59,7 @@ def apply_vocab_mask(logits: torch.Tensor, vocab_mask: torch.Tensor) -> None:
 
 @final
 class StructgenGrammar(BaseGrammarObject):  # type: ignore[misc]  # SGLang has no types
-    """One request's grammar; or the pattern in SGLang's cache, of which ``copy`` makes it.
+    """One request's grammar; or the pattern in SGLang's cache that ``copy`` copies.
 
     Args:
         constraint: for a vocabulary as wide as the model's head.
