@@ -397,3 +397,28 @@ def test_another_sglang_is_refused(tokenizer: Any, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(backend_module, "_HOOKS", hooks)
     with pytest.raises((RuntimeError, AttributeError), match="gone"), served(tokenizer):
         pass
+
+
+def test_grammars_inside_frames(manager: Any) -> None:
+    """A frame that SGLang puts around an answer is compiled with it; Lark and legacy tags have no place in one."""
+    backend = manager.grammar_backend
+    tokenizer = manager.scheduler.tokenizer
+
+    def frame(content: dict[str, Any]) -> dict[str, Any]:
+        elements = [{"type": "const_string", "value": "A:"}, content]
+        return {"type": "structural_tag", "format": {"type": "sequence", "elements": elements}}
+
+    kinds = {
+        "yes": backend.dispatch_json('{"enum": ["yes"]}'),
+        "ab": backend.dispatch_regex("[ab]{2}"),
+        "no": backend.dispatch_ebnf('root ::= "no"'),
+        "<call>": backend.dispatch_structural_tag(json.dumps(TAG)),
+    }
+    for text, grammar in kinds.items():
+        framed = backend.compile_framed_grammar(grammar, frame)
+        for token in tokenizer.encode("A:" + (f'"{text}"' if text == "yes" else text)):
+            framed.accept_token(token)
+        with pytest.raises(ValueError, match="is not allowed"):
+            framed.accept_token(tokenizer.encode("A")[0])
+    assert backend.compile_framed_grammar(backend.dispatch_ebnf(LARK), frame) is None
+    assert backend.compile_framed_grammar(backend.dispatch_structural_tag(json.dumps(LEGACY)), frame) is None
