@@ -100,7 +100,7 @@ engines-ray: $(RAY_VENV)/stamp  ## run programs on a cluster of Ray on this mach
 	$(RAY_VENV)/bin/python -m pytest -q tests/engines/ray
 
 engines-sglang: $(SGLANG_VENV)/stamp  ## run structgen in SGLang's own classes, without a server
-	$(SGLANG_VENV)/bin/python -m pytest -q tests/e2e/test_sglang_contract.py tests/e2e/test_sglang_drafts.py
+	$(SGLANG_VENV)/bin/python -m pytest -q tests/engines/sglang
 
 engines-mlx: $(MLX_VENV)/stamp  ## run structgen in mlx-lm, on the CPU
 	$(MLX_VENV)/bin/python -m pytest -q tests/unit/integrations/test_mlx_lm.py
