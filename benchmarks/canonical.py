@@ -52,8 +52,6 @@ def walk(
     constraint: Constraint, tokens: tuple[int, ...], *, is_canonical: bool, is_new: bool = False
 ) -> tuple[float, float]:
     """Return the seconds of masks, and of masks with accepted tokens, along an output."""
-    import numpy as np
-
     from structgen.decode.potentials import Hypothesis
     from structgen.decode.potentials.canonical import Canonical
     from structgen.engine.mask import empty_masks
@@ -71,7 +69,7 @@ def walk(
             began = process_time()
             matcher.fill_mask(rows)
             if is_canonical:
-                np.bitwise_and(row, kept.allowed(here), out=row)
+                kept.narrow(here, row)
             filled = process_time()
             matcher.accept(token)
             if is_canonical:
@@ -113,8 +111,6 @@ def timed(constraint: Constraint, tokens: tuple[int, ...], kept: Canonical | Non
 
     Without ``kept`` those of the grammar alone.
     """
-    import numpy as np
-
     from structgen.decode.potentials import Hypothesis
     from structgen.engine.mask import empty_masks
 
@@ -127,7 +123,7 @@ def timed(constraint: Constraint, tokens: tuple[int, ...], kept: Canonical | Non
         began = thread_time_ns()
         matcher.fill_mask(rows)
         if kept is not None:
-            np.bitwise_and(row, kept.allowed(here), out=row)
+            kept.narrow(here, row)
         filled = thread_time_ns()
         matcher.accept(token)
         if kept is not None:

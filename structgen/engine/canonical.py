@@ -56,14 +56,16 @@ class Known:
 
     Attributes:
         state: the latter.
+        is_completable: whether it is known that some canonical output of the grammar goes through it.
         allowed: the tokens that may follow, or the state if they are many; None before it is asked for.
         plenty: a number of tokens that need no heed of the budget; None if none is known.
     """
 
-    __slots__ = ("__weakref__", "after", "allowed", "plenty", "state")
+    __slots__ = ("__weakref__", "after", "allowed", "is_completable", "plenty", "state")
 
     def __init__(self, state: CanonicalState) -> None:
         self.state = state
+        self.is_completable = False
         self.allowed: _RowKey | None = None
         self.plenty: int | None = None
         self.after: dict[int, ref[Known] | None] = {}  # by token; None: it must not follow
@@ -251,22 +253,42 @@ class CanonicalTokens:
             return self._allowed_within(matcher, state, budget)
         known = self.known(matcher, state)
         if known is None:
-            return self._row(self._allowed(matcher, state))
+            return self._allowed(matcher, state, is_completable=False)[1]
         return self.allowed_after(known, lambda: matcher)
 
     def allowed_after(self, known: Known, matcher: Callable[[], Matcher]) -> AllowedRow:
-        """The same where something is known; ``matcher`` makes one in that state, where it is needed."""
-        key = known.allowed
-        if key is None:
-            key = known.allowed = self._allowed(matcher(), known.state)
-        return self._row(key)
+        """The same where something is known; ``matcher`` makes one in that state, where it is needed.
 
-    def _allowed(self, matcher: Matcher, state: CanonicalState) -> _RowKey:
+        The row is kept once it was asked for before: memory that is new to the process costs more than to fill it.
+        """
+        if known.allowed is not None:
+            return self._row(known.allowed)
+        known.allowed, row = self._allowed(matcher(), known.state, is_completable=known.is_completable)
+        return row
+
+    def narrow(self, known: Known, matcher: Callable[[], Matcher], row: MaskWords) -> None:
+        """Take the tokens that ``allowed_after`` would not have out of a mask of the grammar, or a part of one.
+
+        For what was not asked for before: ``known.allowed`` is None.
+        """
+        there = matcher()
+        steps = there.constraint.limits.steps
         try:
-            tokens = self._native.allowed(matcher, state, _MOST_TESTED, matcher.constraint.limits.steps)
+            tokens = self._native.narrow(there, known.state, known.is_completable, _MOST_TESTED, steps, row)
+        except _native.SearchLimit as error:
+            _raise_limit(there, error)
+        known.allowed = known.state if tokens is None else tuple(tokens)
+
+    def _allowed(self, matcher: Matcher, state: CanonicalState, *, is_completable: bool) -> tuple[_RowKey, AllowedRow]:
+        row: MaskWords = np.empty(self._width, dtype=np.int32)
+        steps = matcher.constraint.limits.steps
+        try:
+            tokens = self._native.allowed(matcher, state, is_completable, _MOST_TESTED, steps, row)
         except _native.SearchLimit as error:
             _raise_limit(matcher, error)
-        return state if tokens is None else tuple(tokens)
+        if tokens is None:
+            return state, AllowedRow(row, is_exact=False)
+        return tuple(tokens), AllowedRow(row, is_exact=True)
 
     def _row(self, key: _RowKey) -> AllowedRow:
         known = self._rows.get(key)
@@ -276,8 +298,8 @@ class CanonicalTokens:
             if isinstance(key, int):
                 known = AllowedRow(self.mask(key), is_exact=False)
             else:
-                row: MaskWords = np.zeros(self._width, dtype=np.int32)
-                self._native.add_tokens(key, row)
+                row: MaskWords = np.empty(self._width, dtype=np.int32)
+                self._native.write_tokens(key, row)
                 known = AllowedRow(row, is_exact=True)
             self._rows[key] = known
         return known

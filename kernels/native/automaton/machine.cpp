@@ -230,16 +230,18 @@ NodeId Machine::step(NodeId id, uint8_t byte) {
 
 NodeId Machine::advance(NodeId id, std::string_view& text) {
   constexpr size_t kMaxLeaping = 4;
-  const auto held = configs(id);
-  const NodeId known = known_step(id, static_cast<uint8_t>(text[0]));
-  size_t count = known == kNone && held.size() <= kMaxLeaping ? text.size() : 1;
-  const std::vector<Config> from(held.begin(), held.end());  // what is made may move the pool
+  if (const NodeId known = known_step(id, static_cast<uint8_t>(text[0])); known != kNone) {
+    text.remove_prefix(1);
+    return known;
+  }
+  const std::vector<Config> from(configs(id).begin(), configs(id).end());  // what is made may move the pool
+  size_t count = from.size() <= kMaxLeaping ? text.size() : 1;
   for (const auto& [state, frame] : from)
     if (count > 1) count = std::min(count, automaton_.leap(state, text));
   if (count < 2) {
     const auto byte = static_cast<uint8_t>(text[0]);
     text.remove_prefix(1);
-    return known != kNone ? known : step(id, byte);
+    return step(id, byte);
   }
   automaton_.meter().work(kStepSteps * count * from.size(), kMoving);
   std::vector<Config> moved;
@@ -247,6 +249,11 @@ NodeId Machine::advance(NodeId id, std::string_view& text) {
     if (const StateId after = automaton_.after_leap(state, text.substr(0, count)); after != kDead) moved.emplace_back(after, frame);
   text.remove_prefix(count);
   return moved.empty() ? kDeadNode : intern(moved);
+}
+
+std::string_view Machine::literal(NodeId id) const {
+  const auto found = configs(id).size() == 1 ? automaton_.literal(configs(id)[0].first) : std::nullopt;
+  return found ? automaton_.terms().blob(found->head.a).substr(found->head.b) : std::string_view{};
 }
 
 bool Machine::same_step(NodeId one, NodeId other, uint8_t byte) const {

@@ -10,6 +10,7 @@
 #include <map>
 #include <memory>
 #include <span>
+#include <string_view>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -83,6 +84,8 @@ class Machine {
   NodeId known_step(NodeId node, uint8_t byte) const;
   // Takes the first bytes from `text`, as many as can be read at once, and returns the node after them.
   NodeId advance(NodeId node, std::string_view& text);
+  // What is left of the literal that a node stands in; empty where it stands in none, or not in one alone.
+  std::string_view literal(NodeId node) const;
   // Whether both go to the same node by `byte`, as far as that shows without making it.
   bool same_step(NodeId one, NodeId other, uint8_t byte) const;
   NodeId step_special(NodeId node, uint32_t token);

@@ -80,6 +80,10 @@ class AskedTokenizer : public Tokenizer {
     const nb::gil_scoped_acquire acquire;
     return nb::cast<bool>(asked_.attr("lets_through")(rules, to_bytes(text)));
   }
+  bool settles(uint32_t rules, uint8_t byte) override {
+    const nb::gil_scoped_acquire acquire;
+    return nb::cast<bool>(asked_.attr("settles")(rules, byte));
+  }
   bool has_tokens(std::string_view text) override {
     const nb::gil_scoped_acquire acquire;
     return nb::cast<bool>(asked_.attr("has_tokens")(to_bytes(text)));
@@ -183,6 +187,22 @@ void bind_canonical(nb::module_& m) {
   nb::class_<Canonical>(m, "Canonical")
       .def("__init__", &make_canonical, "pairs"_a, "tokenizer"_a, "kinds"_a, "shapes"_a, "shape_begins"_a, "classes"_a, "has_rest"_a, "class_count"_a,
            "settled"_a, "single"_a, "by_length"_a, "harmless"_a, "has_rules"_a)
+      .def_prop_ro("memory_bytes",
+                   [](Canonical& self) {
+                     const nb::gil_scoped_release release;
+                     return self.memory_bytes();
+                   })
+      .def("set_limit",
+           [](Canonical& self, size_t bytes) {
+             const nb::gil_scoped_release release;
+             self.set_limit(bytes);
+           },
+           "bytes"_a)
+      .def("drop",
+           [](Canonical& self) {
+             const nb::gil_scoped_release release;
+             self.drop();
+           })
       .def_prop_ro_static("start", [](nb::handle) { return Canonical::kStart; })
       .def("after",
            [](Canonical& self, uint64_t state, uint32_t token) {
@@ -223,15 +243,25 @@ void bind_canonical(nb::module_& m) {
            },
            "matcher"_a, "state"_a, "token"_a, "steps"_a)
       .def("allowed",
-           [](Canonical& self, Matcher& matcher, uint64_t state, size_t most, uint64_t steps) {
+           [](Canonical& self, Matcher& matcher, uint64_t state, bool is_completable, size_t most, uint64_t steps, const MaskRow& row) {
              check_state(self, state, matcher);
+             uint32_t* const words = words_of(row, self);
              const nb::gil_scoped_release release;
-             return self.allowed(matcher, state, most, steps);
+             return self.allowed(matcher, state, is_completable, most, steps, words);
            },
-           "matcher"_a, "state"_a, "most"_a, "steps"_a)
-      .def("add_tokens",
+           "matcher"_a, "state"_a, "is_completable"_a, "most"_a, "steps"_a, "row"_a.noconvert())
+      .def("narrow",
+           [](Canonical& self, Matcher& matcher, uint64_t state, bool is_completable, size_t most, uint64_t steps, const MaskRow& row) {
+             check_state(self, state, matcher);
+             uint32_t* const words = words_of(row, self);
+             const nb::gil_scoped_release release;
+             return self.narrow(matcher, state, is_completable, most, steps, words);
+           },
+           "matcher"_a, "state"_a, "is_completable"_a, "most"_a, "steps"_a, "row"_a.noconvert())
+      .def("write_tokens",
            [](const Canonical& self, const std::vector<uint32_t>& tokens, const MaskRow& row) {
              uint32_t* const words = words_of(row, self);
+             std::fill_n(words, self.words(), 0);
              for (uint32_t token : tokens) {
                check_token(self, token);
                words[token >> 5] |= uint32_t{1} << (token & 31);

@@ -1,7 +1,6 @@
 #include "canonical/canonical.h"
 
 #include <algorithm>
-#include <cstring>
 #include <numeric>
 
 namespace structgen {
@@ -10,7 +9,7 @@ namespace {
 
 // What is kept of each kind: beyond that all of it is dropped.
 constexpr size_t kMaxRowWords = size_t{1} << 20;
-constexpr size_t kMaxRules = 64;
+constexpr size_t kMaxRules = 64, kMaxFirsts = 4096;
 
 void add(uint32_t* words, const uint32_t* others, size_t count) {
   for (size_t i = 0; i < count; ++i) words[i] |= others[i];
@@ -31,6 +30,8 @@ Canonical::Canonical(std::shared_ptr<const TokenPairs> pairs, CanonicalTokens to
   for (uint32_t rank = 0; rank < tokens_.by_length.size(); ++rank) rank_[tokens_.by_length[rank]] = rank;
   for (uint32_t token = 0; token < this->tokens(); ++token)
     if (pairs_->reachable(token)) reachable_[token >> 5] |= uint32_t{1} << (token & 31);
+  for (size_t byte = 0; byte < tokens_.single.size(); ++byte)
+    if (tokens_.single[byte] != kNone) singles_.insert(static_cast<uint8_t>(byte));
   const size_t shapes = tokens_.shape_begins.size() - 1;
   shape_order_.resize(shapes);
   std::iota(shape_order_.begin(), shape_order_.end(), 0);
@@ -78,13 +79,60 @@ bool Canonical::is_settled(uint32_t rules) {
   return settled_[rules] = tokenizer_->is_settled(rules);
 }
 
-Canonical::Number Canonical::after(Number state, uint32_t token) {
+std::unique_lock<std::mutex> Canonical::use() {
+  std::unique_lock lock(mutex_);
+  if (kept_bytes() > limit_) drop_kept();
+  return lock;
+}
+
+size_t Canonical::kept_bytes() const {
+  constexpr size_t kEntryBytes = 64;  // of a map
+  const size_t moves = (moves_[0].capacity() + moves_[1].capacity()) * sizeof(uint32_t);
+  const size_t row_words = row_words_ + 2 * words() * (rules_.size() + bases_.size());
+  const size_t pairs = settles_.bytes() + firsts_.size() * (sizeof(Firsts) + kEntryBytes) + unions_.bytes() + after_.bytes() + completes_.bytes() + certain_.bytes() + goals_.bytes();
+  const size_t entries = settled_.size() + places_.size() + places_.size() * sizeof(Known) / kEntryBytes;
+  return moves + row_words * sizeof(uint32_t) + pairs + entries * kEntryBytes;
+}
+
+void Canonical::drop_kept() {
+  for (auto& moves : moves_) moves = std::vector<uint32_t>();
+  unions_.clear();
+  places_ = {};
+  bases_ = {};
+  row_words_ = 0;
+  rules_ = {};
+  settled_ = {};
+  settles_.clear();
+  firsts_ = {};
+  after_.clear();
+  completes_.clear();
+  certain_.clear();
+  goals_.clear();
+}
+
+size_t Canonical::memory_bytes() {
   const std::lock_guard lock(mutex_);
+  return kept_bytes();
+}
+
+void Canonical::set_limit(size_t bytes) {
+  const std::lock_guard lock(mutex_);
+  limit_ = bytes;
+  if (kept_bytes() > limit_) drop_kept();
+}
+
+void Canonical::drop() {
+  const std::lock_guard lock(mutex_);
+  drop_kept();
+}
+
+Canonical::Number Canonical::after(Number state, uint32_t token) {
+  const auto lock = use();
   return found_after(state, token);
 }
 
 bool Canonical::may_end(Number state) {
-  const std::lock_guard lock(mutex_);
+  const auto lock = use();
   return place(CanonicalState::of(state).place).place.ends;
 }
 
@@ -167,32 +215,66 @@ const Tokenizer::Rules& Canonical::rules(uint32_t number) {
 }
 
 void Canonical::mask(Number state, uint32_t* words) {
-  const std::lock_guard lock(mutex_);
-  std::memcpy(words, mask_after(state).data(), this->words() * sizeof(uint32_t));
+  const auto lock = use();
+  write_mask(state, words);
 }
 
-// The mask of the tokens with a state after them.
-const std::vector<uint64_t>& Canonical::mask_after(Number number) {
-  if (const auto known = masks_.find(number); known != masks_.end()) return known->second;
-  const CanonicalState state = CanonicalState::of(number);
-  const bool ends = place(state.place).place.ends;
+const PlaceRows& Canonical::base(const CanonicalState& state) {
+  const uint64_t key = state.number() >> CanonicalState::kLastBits;
+  if (const auto known = bases_.find(key); known != bases_.end()) return known->second;
+  drop_beyond(bases_, kMaxRowWords / (2 * words()));
   const PlaceRows& here = rows(state.place);
-  const Tokenizer::Rules& known = rules(state.rules);
-  const size_t count = words();
-  std::vector<uint64_t> made(two_words(count));
-  auto* const out = reinterpret_cast<uint32_t*>(made.data());
-  if (state.last != kNone) {
-    std::memcpy(out, here.going_on.data(), count * sizeof(uint32_t));
-    pairs_->clear_conflicts(state.last, out);
+  const Tokenizer::Rules& rules = this->rules(state.rules);
+  PlaceRows made = here;
+  for (auto* row : {&made.splitting, &made.going_on})
+    for (size_t i = 0; tokens_.has_rules && i < row->size(); ++i) (*row)[i] &= rules.alive[i];
+  if (place(state.place).place.ends) add(made.splitting.data(), rules.ending.data(), words());
+  return bases_[key] = std::move(made);
+}
+
+// Nothing is kept of it for a last token: memory for a row of its own takes longer to get from the system than to fill.
+void Canonical::meet_mask(Number number, uint32_t* words) {
+  const CanonicalState state = CanonicalState::of(number);
+  const PlaceRows& here = base(state);
+  const uint32_t* const always = here.splitting.data();
+  const size_t count = this->words();
+  if (state.last == kNone) {
+    for (size_t i = 0; i < count; ++i) words[i] &= always[i];
+    return;
   }
-  add(out, here.splitting.data(), count);
-  if (tokens_.has_rules) {
-    const uint32_t* const alive = known.alive.data();
-    for (size_t i = 0; i < count; ++i) out[i] &= alive[i];
-  }
-  if (ends) add(out, known.ending.data(), count);
-  drop_beyond(masks_, kMaxRowWords / count);
-  return masks_[number] = std::move(made);
+  barred_.assign(count, 0);
+  pairs_->add_conflicts(state.last, barred_.data());
+  const uint32_t *const joining = here.going_on.data(), *const barred = barred_.data();
+  for (size_t i = 0; i < count; ++i) words[i] &= (joining[i] & ~barred[i]) | always[i];
+}
+
+void Canonical::write_mask(Number state, uint32_t* words) {
+  std::fill_n(words, this->words(), UINT32_MAX);
+  meet_mask(state, words);
+}
+
+bool Canonical::may_begin(const Trie& trie, Number state, const ByteSet& bytes) {
+  if (!firsts_.contains(state)) drop_beyond(firsts_, kMaxFirsts);
+  Firsts& known = firsts_[state];
+  if (!(known.found & bytes).empty()) return true;
+  const ByteSet open = bytes & ~known.asked;
+  bool is_found = false;
+  (open & singles_).for_each([&](uint8_t byte) { is_found = is_found || found_after(state, tokens_.single[byte]) != 0; });
+  if (is_found || open.empty()) return is_found;
+  std::vector<uint32_t> mask(words());
+  write_mask(state, mask.data());
+  open.for_each([&](uint8_t byte) {
+    known.asked.insert(byte);
+    const uint32_t top = trie.child(0, byte);
+    for (uint32_t node = top; top != 0 && node < trie.end[top]; ++node)
+      for (uint32_t token : trie.tokens_at(node))
+        if (mask[token >> 5] >> (token & 31) & 1) {
+          known.found.insert(byte);
+          is_found = true;
+          return;
+        }
+  });
+  return is_found;
 }
 
 // Whether a completion has tokens that the rules let through.

@@ -66,6 +66,8 @@ class Tokenizer {
   // The CanonicalState after a token, which may stand in one piece with the token before it if it `joins`; 0 for none.
   virtual uint64_t after(uint32_t place, uint32_t rules, uint32_t token, bool joins) = 0;
   virtual bool lets_through(uint32_t rules, std::string_view text) = 0;
+  // Whether they let every text of harmless bytes through that begins with this one.
+  virtual bool settles(uint32_t rules, uint8_t byte) = 0;
   virtual bool has_tokens(std::string_view text) = 0;
 };
 
@@ -109,12 +111,16 @@ class Canonical {
 
   size_t tokens() const { return tokens_.kinds.size(); }
   size_t words() const { return (tokens() + 31) / 32; }
-  static size_t two_words(size_t words) { return (words + 1) / 2; }
 
   bool is_state(Number number) const {
     const CanonicalState state = CanonicalState::of(number);
     return state.place != kDead && (state.last == kNone || (state.last < tokens() && pairs_->reachable(state.last)));
   }
+
+  // Of what is kept.  It is dropped, and found out anew, where it is more than the limit when a function is called.
+  size_t memory_bytes();
+  void set_limit(size_t bytes);
+  void drop();
 
   // The state after a token; 0 if it cannot follow, whatever comes later.
   Number after(Number state, uint32_t token);
@@ -126,8 +132,11 @@ class Canonical {
   bool completes(Matcher& matcher, Number state, uint64_t steps);
   // The same after one more token; false where the grammar refuses it.
   bool follows(Matcher& matcher, Number state, uint32_t token, uint64_t steps);
-  // The tokens that follow, ascending; nothing if more than `most` of the grammar's have a state after them.
-  std::optional<std::vector<uint32_t>> allowed(Matcher& matcher, Number state, size_t most, uint64_t steps);
+  // The tokens that follow, ascending, and their mask; nothing if more than `most` of the grammar's have a state after them,
+  // whose mask it is then.  `is_completable`: completes() is known to be true.
+  std::optional<std::vector<uint32_t>> allowed(Matcher& matcher, Number state, bool is_completable, size_t most, uint64_t steps, uint32_t* words);
+  // The same, but all others are taken out of a mask of the grammar, or of a part of its tokens.
+  std::optional<std::vector<uint32_t>> narrow(Matcher& matcher, Number state, bool is_completable, size_t most, uint64_t steps, uint32_t* words);
 
  private:
   struct Known {
@@ -136,6 +145,7 @@ class Canonical {
   };
   class Search;
   class Forced;
+  std::unique_lock<std::mutex> use();  // locks what is kept, within the limit
 
   std::span<const uint8_t> classes_of(uint32_t shape) const {
     return std::span(tokens_.classes).subspan(tokens_.shape_begins[shape], tokens_.shape_begins[shape + 1] - tokens_.shape_begins[shape]);
@@ -144,12 +154,33 @@ class Canonical {
   uint32_t walk(uint32_t readings, uint32_t token, bool splits);
   uint32_t both(uint32_t one, uint32_t other);
   bool is_settled(uint32_t rules);
+  // Whether the rules let every text of harmless bytes through that begins with this one, as far as that is seen.
+  bool settles(uint32_t rules, uint8_t byte) {
+    if (!tokens_.has_rules) return true;
+    if (!tokens_.harmless.contains(byte)) return false;
+    if (is_settled(rules)) return true;
+    if (const bool* known = settles_.find({rules, byte})) return *known;
+    const bool found = tokenizer_->settles(rules, byte);
+    settles_.set({rules, byte}, found);
+    return found;
+  }
+  // Whether some token that begins with one of the bytes has a state after it.
+  bool may_begin(const Trie& trie, Number state, const ByteSet& bytes);
   Number found_after(Number state, uint32_t token);
   Known& place(uint32_t number);
   const PlaceRows& rows(uint32_t number);
   std::vector<uint32_t> alive(uint32_t readings, bool splits, bool has_anew);
   const Tokenizer::Rules& rules(uint32_t number);
-  const std::vector<uint64_t>& mask_after(Number state);
+  void leave_following(std::vector<uint32_t>& tokens, Matcher& matcher, Number state, bool is_completable, uint64_t steps);
+  // What a place and the rules say of the tokens, whatever the last one was.
+  const PlaceRows& base(const CanonicalState& state);
+  void write_mask(Number state, uint32_t* words);
+  void meet_mask(Number state, uint32_t* words);  // leaves its tokens in a mask
+  std::optional<std::vector<uint32_t>> few(Matcher& matcher, Number state, bool is_completable, size_t most, uint64_t steps, uint32_t* mask);
+  // The first byte of the shortest completion from a mask_id, if that is a text that the rules let through from every settled
+  // state.
+  static constexpr int kNoGoal = -1, kAtEnd = 256;
+  int goal(Matcher& matcher, uint64_t id);
   bool lets_through(const Matcher& matcher, uint32_t rules, std::string_view text);
   static bool write_completion(Matcher& matcher, std::string& text);
 
@@ -159,21 +190,31 @@ class Canonical {
   std::vector<uint32_t> rank_;                      // of each token in by_length; kNone
   std::vector<uint32_t> shape_order_, shape_same_;  // shapes sorted by their classes, and how many are as in the one before
   std::vector<uint32_t> reachable_;                 // a mask
+  ByteSet singles_;                                 // the bytes that are tokens
+
+  size_t kept_bytes() const;
+  void drop_kept();
 
   std::mutex mutex_;
+  size_t limit_ = SIZE_MAX;
   std::array<std::vector<uint32_t>, 2> moves_;  // by readings and class; kNone: not known
   PairMap<uint32_t> unions_{1 << 14};
   std::unordered_map<uint32_t, Known> places_;
   size_t row_words_ = 0;  // of all places
+  std::unordered_map<uint64_t, PlaceRows> bases_;  // by place and rules
   std::map<uint32_t, Tokenizer::Rules> rules_;
   std::unordered_map<uint32_t, bool> settled_;
   PairMap<Number> after_{1 << 15};  // what was asked, by state without the last token, and token
   // By the state of a grammar (mask_id) and a state: whether the text can be completed, and whether that is seen at once,
   // which does not depend on the last token.
   PairMap<bool> completes_{1 << 16}, certain_{1 << 14};
-  PairMap<int> goals_{1 << 14};  // by mask_id, 0: see Search::goal()
-  std::unordered_map<Number, std::vector<uint64_t>> masks_;  // two words in one, as of scratch_
-  std::vector<uint64_t> scratch_;
+  PairMap<int> goals_{1 << 14};  // by mask_id, 0
+  PairMap<bool> settles_{1 << 12};  // by rules and byte
+  struct Firsts {
+    ByteSet asked, found;
+  };
+  std::unordered_map<Number, Firsts> firsts_;  // see may_begin()
+  std::vector<uint32_t> scratch_, barred_, mask_;  // masks
 };
 
 }  // namespace structgen

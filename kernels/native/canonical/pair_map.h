@@ -19,6 +19,11 @@ class PairMap {
   explicit PairMap(size_t most) : most_(most), slots_(kFewSlots) {}
 
   size_t size() const { return size_; }
+  size_t bytes() const { return size_ == 0 ? 0 : slots_.size() * sizeof(Slot); }
+  void clear() {
+    slots_ = std::vector<Slot>(kFewSlots);
+    size_ = 0;
+  }
   const Value* find(const Key& key) const {
     const Slot& slot = slots_[place_of(key)];
     return slot.is_used ? &slot.value : nullptr;
@@ -55,10 +60,6 @@ class PairMap {
     size_t at = combine(key.first, key.second) & mask;
     while (slots_[at].is_used && slots_[at].key != key) at = (at + 1) & mask;
     return at;
-  }
-  void clear() {
-    slots_.assign(kFewSlots, {});
-    size_ = 0;
   }
   void enlarge() {
     std::vector<Slot> held(2 * slots_.size());

@@ -1,6 +1,8 @@
 #include "canonical/token_pairs.h"
 
+#include <algorithm>
 #include <bit>
+#include <utility>
 
 namespace structgen {
 
@@ -9,11 +11,16 @@ TokenPairs::TokenPairs(size_t tokens, std::span<const Merge> merges, std::span<c
   const size_t slots = std::bit_ceil(2 * merges.size() + 2);
   ranks_.resize(slots);
   mask_ = slots - 1;
-  for (uint32_t token : units) made_[token] = 1;
+  std::vector<uint32_t> made;
+  for (uint32_t token : units) {
+    if (made_[token] == 0) made.push_back(token);
+    made_[token] = 1;
+  }
   for (const auto& [left, right, whole, rank] : merges) {
     // A token is always made by the pair that makes it when its bytes alone are encoded: by no other.
     if (made_[whole] || !made_[left] || !made_[right] || conflict(left, right, rank)) continue;
     made_[whole] = 2;
+    made.push_back(whole);
     left_[whole] = left;
     right_[whole] = right;
     taken_[whole] = rank;
@@ -24,7 +31,7 @@ TokenPairs::TokenPairs(size_t tokens, std::span<const Merge> merges, std::span<c
     const size_t bit = mix(key(left, right)) >> 40 & (kFilterBits - 1);
     filter_[bit / 64] |= uint64_t{1} << bit % 64;
   }
-  index();
+  index(made);
 }
 
 bool TokenPairs::conflict(uint32_t left, uint32_t right, uint32_t before) const {
@@ -49,44 +56,48 @@ bool TokenPairs::conflict(uint32_t left, uint32_t right, uint32_t before) const 
   }
 }
 
-// Sorts the parts at left edges by the part, and the merges by their left part.
-void TokenPairs::index() {
-  const size_t count = tokens();
-  partners_begin_.assign(count + 1, 0);
-  edges_begin_.assign(count + 1, 0);
-  const auto for_each_edge = [&](auto&& visit) {
-    for (uint32_t token = 0; token < count; ++token) {
-      if (!made_[token]) continue;
-      uint32_t part = token;
-      visit(part, Edge{kNever, token});
-      for (; made_[part] == 2; part = left_[part]) visit(left_[part], Edge{taken_[part], token});
-    }
-  };
-  for_each_edge([&](uint32_t part, Edge) { ++edges_begin_[part + 1]; });
-  for (uint32_t token = 0; token < count; ++token)
-    if (made_[token] == 2) ++partners_begin_[left_[token] + 1];
-  for (size_t token = 0; token < count; ++token) {
-    edges_begin_[token + 1] += edges_begin_[token];
-    partners_begin_[token + 1] += partners_begin_[token];
+// `made`: all tokens that can be made, after their parts.
+void TokenPairs::index(std::span<const uint32_t> made) {
+  std::vector<uint32_t>& begin = crossings_begin_;
+  begin.assign(tokens() + 1, 0);
+  for (uint32_t token : made)
+    if (made_[token] == 2) ++begin[left_[token] + 1];
+  for (size_t token = 0; token < tokens(); ++token) begin[token + 1] += begin[token];
+  std::vector<uint32_t> children(begin.back()), next(begin.begin(), begin.end() - 1), size(tokens()), place(tokens());
+  for (size_t i = made.size(); i-- > 0;) {
+    const uint32_t token = made[i];
+    ++size[token];
+    if (made_[token] != 2) continue;
+    size[left_[token]] += size[token];
+    children[next[left_[token]]++] = token;
   }
-  edges_.resize(edges_begin_[count]);
-  partners_.resize(partners_begin_[count]);
-  std::vector<uint32_t> next(edges_begin_.begin(), edges_begin_.end() - 1);
-  for_each_edge([&](uint32_t part, Edge edge) { edges_[next[part]++] = edge; });
-  next.assign(partners_begin_.begin(), partners_begin_.end() - 1);
-  for (uint32_t token = 0; token < count; ++token)
-    if (made_[token] == 2) partners_[next[left_[token]]++] = {right_[token], taken_[token]};
+  order_.resize(made.size());
+  uint32_t first = 0;
+  for (uint32_t token : made) {
+    if (made_[token] != 2) place[token] = std::exchange(first, first + size[token]);
+    order_[place[token]] = token;
+    uint32_t below = place[token] + 1;
+    for (uint32_t i = begin[token]; i < begin[token + 1]; ++i) place[children[i]] = std::exchange(below, below + size[children[i]]);
+  }
+  crossings_.resize(children.size());
+  for (size_t i = 0; i < children.size(); ++i) {
+    const uint32_t rank = taken_[children[i]], right = right_[children[i]];
+    const auto all = std::span(children).subspan(begin[right], begin[right + 1] - begin[right]);
+    const auto later = std::ranges::partition_point(all, [&](uint32_t child) { return taken_[child] >= rank; });
+    const uint32_t end = later == all.begin() ? place[right] + 1 : place[*(later - 1)] + size[*(later - 1)];
+    crossings_[i] = {rank, place[right], end};
+  }
 }
 
-void TokenPairs::clear_conflicts(uint32_t token, uint32_t* words) const {
+void TokenPairs::add_conflicts(uint32_t token, uint32_t* words) const {
   uint32_t part = token, taken = kNever;
   while (true) {
-    for (uint32_t i = partners_begin_[part]; i < partners_begin_[part + 1]; ++i) {
-      const auto [right, rank] = partners_[i];
-      if (rank >= taken) continue;
-      for (uint32_t at = edges_begin_[right]; at < edges_begin_[right + 1]; ++at) {
-        const auto [other_taken, owner] = edges_[at];
-        if (rank <= other_taken) words[owner >> 5] &= ~(uint32_t{1} << (owner & 31));
+    for (uint32_t i = crossings_begin_[part + 1]; i-- > crossings_begin_[part];) {
+      const Crossing& crossing = crossings_[i];
+      if (crossing.rank >= taken) break;
+      for (uint32_t place = crossing.begin; place < crossing.end; ++place) {
+        const uint32_t owner = order_[place];
+        words[owner >> 5] |= uint32_t{1} << (owner & 31);
       }
     }
     if (made_[part] != 2) return;

@@ -31,19 +31,12 @@ class TokenPairs {
   bool reachable(uint32_t token) const { return made_[token] != 0; }
   // Whether a merge crosses the border of two reachable tokens.
   bool conflict(uint32_t left, uint32_t right) const { return conflict(left, right, kNever); }
-  // Takes the tokens that must not follow a reachable one within a piece out of a mask; linear in the left edges of other
-  // tokens that have a part which merges with one at the right edge of the token.
-  void clear_conflicts(uint32_t token, uint32_t* words) const;
+  // Adds the tokens that must not follow a reachable one within a piece to a mask; linear in their number.
+  void add_conflicts(uint32_t token, uint32_t* words) const;
 
  private:
   static constexpr uint32_t kNever = UINT32_MAX;
   static constexpr size_t kFilterBits = size_t{1} << 21;
-  struct Partner {
-    uint32_t right, rank;
-  };
-  struct Edge {
-    uint32_t taken, owner;  // the rank of the merge that takes the part up, in which token
-  };
   struct Slot {
     uint64_t pair = UINT64_MAX;
     uint32_t rank = kNever;
@@ -58,7 +51,7 @@ class TokenPairs {
       if (ranks_[at].pair == pair || ranks_[at].pair == UINT64_MAX) return ranks_[at].rank;
   }
   bool conflict(uint32_t left, uint32_t right, uint32_t before) const;
-  void index();
+  void index(std::span<const uint32_t> made);
 
   std::vector<uint8_t> made_;                // of each token: 0 by nothing, 1 a unit, 2 by a merge
   std::vector<uint32_t> left_, right_, taken_;  // of a token made by a merge: its parts, and the rank of that
@@ -66,9 +59,15 @@ class TokenPairs {
   size_t mask_ = 0;
   std::vector<uint64_t> filter_;  // bits of the pairs that are there: most are not, and a bit lies in a nearer cache
   std::vector<uint8_t> begins_;  // whether a token is the left part of some merge
-  std::vector<uint32_t> partners_begin_, edges_begin_;
-  std::vector<Partner> partners_;  // by left part
-  std::vector<Edge> edges_;        // by part at the left edge
+  // Tokens in the order of a tree in which each lies below its left part, those of a later merge before those of an earlier
+  // one.  So the tokens that have a part at their left edge are a range of it, and its first part are those in which the
+  // part is taken up by no earlier merge than some one.
+  struct Crossing {
+    uint32_t rank, begin, end;  // of a merge, and the tokens whose left edge it crosses into
+  };
+  std::vector<uint32_t> order_;
+  std::vector<uint32_t> crossings_begin_;
+  std::vector<Crossing> crossings_;  // by left part, late ones first
 };
 
 }  // namespace structgen

@@ -17,6 +17,7 @@ namespace {
 constexpr uint64_t kUnset = UINT64_MAX;  // no epoch of any engine
 // A mask may spend this part of the steps that the search for the shortest string may.
 constexpr uint64_t kMaskShare = 50;
+constexpr size_t kLiteralPart = 4096;  // of a forced literal, read at once within the steps of one token
 
 }  // namespace
 
@@ -333,6 +334,12 @@ std::string Matcher::forced_bytes(size_t most) {
     Machine& machine = engine.machine();
     for (NodeId node = node_; forced.size() < most && !machine[node].accepting && !machine[node].has_specials && machine[node].live.size() == 1;) {
       engine.renew_steps();
+      const std::string literal(machine.literal(node).substr(0, std::min(most - forced.size(), kLiteralPart)));
+      if (!literal.empty()) {
+        forced += literal;
+        for (std::string_view left = literal; !left.empty();) node = machine.advance(node, left);
+        continue;
+      }
       const uint8_t byte = machine[node].live.first();
       forced.push_back(static_cast<char>(byte));
       node = machine.step(node, byte);
@@ -385,10 +392,6 @@ std::vector<int64_t> Matcher::shortest_completion() {
   });
 }
 
-bool Matcher::visit_completion(const std::function<bool(uint64_t, int64_t)>& visit) {
-  return !terminated_ && run(Request::kCompletion, 0, [&](Engine& engine) { return engine.visit_completion(node_, visit); });
-}
-
 uint64_t Matcher::state_id() {
   return run([&](Engine& engine) { return engine.epoch() << 32 | node_; });
 }
@@ -396,6 +399,10 @@ uint64_t Matcher::state_id() {
 std::optional<uint64_t> Matcher::mask_id() {
   if (constraint_->has_scope()) return std::nullopt;  // what was read lies beside the node
   if (terminated_) return kDeadNode;  // of no epoch: nothing is allowed
+  {
+    const std::shared_lock lock(engine_->mutex());
+    if (epoch_ == engine_->epoch()) return epoch_ << 32 | node_;
+  }
   return run([&](Engine& engine) { return std::optional(engine.epoch() << 32 | node_); });
 }
 

@@ -91,6 +91,8 @@ class Constraint : public std::enable_shared_from_this<Constraint> {
   // Whether a completion must be searched for anywhere, since nothing is promised of what must differ.
   bool is_searched() const { return scope() == Scope::kUnknown; }
   bool has_budgets() const { return scopes_.budgets; }
+  // Whether a live byte is a token that may come: there are no budgets of tokens and no sets of them.
+  bool takes_live_bytes() const { return byte_complete() && !has_scope() && !has_budgets() && !has_token_sets(); }
   // Whether needs_budget_mask() is a table look-up that may say no.
   bool has_reach() const { return !has_scope() && byte_complete(); }
   Distinct::Effort effort() const { return {scope() != Scope::kNone, has_labels(), is_searched(), limits_.distance_steps}; }
@@ -202,9 +204,10 @@ class Matcher {
   // Whether at most so many tokens complete the text: seldom needs the search of min_tokens().
   bool completes_within(uint32_t budget);
   std::vector<int64_t> shortest_completion();
-  // Calls visit(mask_id, symbol) along it until that is false, with each id before its symbol, a byte or -1 - id of a
-  // special token; whether all were visited.  For grammars without scopes; `visit` must not use the engine.
-  bool visit_completion(const std::function<bool(uint64_t, int64_t)>& visit);
+  // Calls visit(mask_id, text) along that of a mask_id until that is false, with each id before its text: a byte, a whole
+  // literal, or nothing, where a special token comes and the visit ends; whether all were visited.  For grammars without
+  // scopes; `visit` must not use the engine.
+  bool visit_completion(uint64_t id, const std::function<bool(uint64_t, std::string_view)>& visit);
   bool is_accepting() const { return accepting_ && !terminated_; }
   bool is_terminated() const { return terminated_; }
   size_t history() const { return steps_.size(); }
@@ -212,6 +215,17 @@ class Matcher {
   // Equal for equal masks of matchers of one constraint, for as long as that lives; nothing where more than the node
   // decides.
   std::optional<uint64_t> mask_id();
+  // What is after a token: the mask_id(), whether the text may end, which special tokens and bytes may come, and the
+  // literal that all continuations begin with, up to some bytes, with the mask_id() after it.
+  struct After {
+    uint64_t id;
+    bool is_accepting, has_specials;
+    ByteSet live;
+    std::string literal;
+    uint64_t after_literal;
+  };
+  // After each of some tokens, none of them EOS; nothing after one that may not come.  For grammars without scopes.
+  std::vector<std::optional<After>> after_each(std::span<const uint32_t> tokens, size_t most_of_literal);
   std::string live_bytes();
   std::vector<uint32_t> live_specials();
   // The highest temperature of the parts of the text that the next token may stand in; none where none has one.

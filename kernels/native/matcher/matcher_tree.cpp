@@ -142,4 +142,48 @@ std::vector<std::vector<bool>> follow_trees(std::span<Matcher* const> matchers, 
   return allowed;
 }
 
+std::vector<std::optional<Matcher::After>> Matcher::after_each(std::span<const uint32_t> tokens, size_t most_of_literal) {
+  return run([&](Engine& engine) {
+    std::vector<std::optional<After>> found(tokens.size());
+    for (size_t i = 0; i < tokens.size() && !terminated_; ++i) {
+      engine.renew_steps();
+      const NodeId next = step(engine, node_, tokens[i]);
+      if (next == kDeadNode) continue;
+      Machine& machine = engine.machine();
+      std::string literal(machine.literal(next).substr(0, most_of_literal));
+      NodeId end = next;
+      for (std::string_view left = literal; !left.empty();) end = machine.advance(end, left);
+      const uint64_t epoch = engine.epoch() << 32;
+      found[i] = After{epoch | next, machine[next].accepting, machine[next].has_specials, machine[next].live, std::move(literal), epoch | end};
+    }
+    return found;
+  });
+}
+
+bool Matcher::visit_completion(uint64_t id, const std::function<bool(uint64_t, std::string_view)>& visit) {
+  return constraint_->exclusively([&](Home& here) {
+    sync(here);
+    if (id >> 32 != epoch_) return false;
+    return here.once(static_cast<NodeId>(id), Request::kCompletion, 0, [&] {
+      Machine& machine = here.engine->machine();
+      NodeId node = static_cast<NodeId>(id);
+      while (!machine[node].accepting) {
+        std::string text(machine.literal(node));
+        bool is_over = true;
+        if (text.empty())
+          here.engine->visit_completion(node, [&](uint64_t, int64_t symbol) {
+            is_over = symbol < 0;
+            if (!is_over) text.push_back(static_cast<char>(symbol));
+            else visit(epoch_ << 32 | node, {});
+            return false;
+          });
+        else is_over = false;
+        if (is_over || !visit(epoch_ << 32 | node, text)) return false;
+        for (std::string_view left = text; !left.empty();) node = machine.advance(node, left);
+      }
+      return true;
+    });
+  });
+}
+
 }  // namespace structgen

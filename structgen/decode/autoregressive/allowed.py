@@ -46,6 +46,8 @@ class Allowed:
         self._output = output
         self._eos = output.vocabulary.eos
         self._not_eos = without(np.full_like(self.mask, -1), self._eos)
+        self._eos_words = np.unique(np.array(self._eos, dtype=np.intp) >> 5)
+        self._eos_bits = ~self._not_eos[self._eos_words]
         self._has_potentials = bool(potentials)
         self._gate = Gate(potentials, output.constraint.grammar, output.vocabulary)
 
@@ -79,9 +81,11 @@ class Allowed:
 
     def restrict(self, mask: NDArray[np.int32], ahead: tuple[int, ...] = ()) -> None:
         """Remove from a mask after the output and ``ahead`` what potentials forbid by a mask of their own, not EOS."""
-        forbidding = self._gate.mask([*self._output.tokens, *ahead]) if self._has_potentials else None
-        if forbidding is not None:
-            mask &= forbidding | ~self._not_eos  # potentials are queried about EOS when it is chosen
+        if not self._has_potentials:
+            return
+        ends = mask[self._eos_words] & self._eos_bits
+        self._gate.narrow([*self._output.tokens, *ahead], mask)
+        mask[self._eos_words] |= ends  # potentials are queried about EOS when it is chosen
 
     def grammar_goes_on(self) -> bool:
         """Fill the mask without the budget; return whether it allows more than EOS, or is not known for a limit."""

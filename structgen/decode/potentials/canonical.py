@@ -121,6 +121,8 @@ class Canonical(Potential):
             if here is None:
                 return -math.inf
             here.is_completable = True
+            if here.known is not None:
+                here.known.is_completable = True
         self._latest = tokens, here
         return 0.0
 
@@ -162,9 +164,23 @@ class Canonical(Potential):
             known = here.known if here.left is None else None
             if known is None:
                 here.row, here.is_exact = self._canonical.allowed(here.matcher(), here.state, here.left)
+            elif known.allowed is None:  # nothing keeps this row, so that the next one takes its memory
+                return self._canonical.allowed_after(known, here.matcher).row
             else:
                 here.row, here.is_exact = self._canonical.allowed_after(known, here.matcher)
         return here.row
+
+    def narrow(self, hypothesis: Hypothesis, row: NDArray[np.int32], /) -> None:
+        """See ``Potential``: without a row of its own where the state was not met before."""
+        latest = self._latest
+        here = latest[1] if latest and latest[0] is hypothesis.tokens else self._at(hypothesis, hypothesis.tokens)
+        if here is None or here.row is not None or here.known is None or here.left is not None:
+            np.bitwise_and(row, self.allowed(hypothesis), out=row)
+        elif here.known.allowed is None:
+            self._canonical.narrow(here.known, here.matcher, row)
+        else:
+            here.row, here.is_exact = self._canonical.allowed_after(here.known, here.matcher)
+            np.bitwise_and(row, here.row, out=row)
 
     def _left(self, here: _Position, taken: int) -> int | None:
         """How many tokens are left; None where they are plenty."""

@@ -115,6 +115,12 @@ class PotentialEvaluator:
                 row = other if row is None else row & other
         return row
 
+    def narrow(self, hypothesis: Hypothesis, row: NDArray[np.int32]) -> None:
+        """Take the tokens out of a mask of the grammar that are not in all potentials' masks."""
+        for potential in self._potentials:
+            with _errors_of(potential, "allowed", hypothesis):
+                potential.narrow(hypothesis, row)
+
     def culprits(self) -> str:
         """Which potentials forbade how much, for messages."""
         counts = [
@@ -221,9 +227,10 @@ class Gate:
             )
         return True
 
-    def mask(self, tokens: list[int]) -> NDArray[np.int32] | None:
-        """The intersection of the potentials' masks after ``tokens``; None if none has a mask."""
-        return self._evaluator.allowed(self._at(tokens)) if self._evaluator.any else None
+    def narrow(self, tokens: list[int], row: NDArray[np.int32]) -> None:
+        """Take the tokens out of a mask of the grammar after ``tokens`` that are not in all potentials' masks."""
+        if self._evaluator.any:
+            self._evaluator.narrow(self._at(tokens), row)
 
     def culprits(self) -> str:
         """Which potentials forbade how much, for messages; empty without potentials."""

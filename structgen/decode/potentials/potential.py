@@ -143,6 +143,12 @@ class Potential(ABC):
         """
         return None
 
+    def narrow(self, hypothesis: Hypothesis, row: NDArray[np.int32], /) -> None:
+        """Take the tokens that ``allowed`` does not have out of ``row``: a mask of the grammar, or a part of one."""
+        allowed = self.allowed(hypothesis)
+        if allowed is not None:
+            np.bitwise_and(row, allowed, out=row)
+
     def __mul__(self, other: Potential) -> Product:
         """The product of two potentials: scores are added."""
         if not isinstance(other, Potential):

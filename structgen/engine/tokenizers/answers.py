@@ -145,6 +145,11 @@ class Answers:
         states = self._rule_states[number]
         return all(rule.lets_through(state, text) for rule, state in zip(self._rules, states, strict=True))
 
+    def settles(self, number: int, byte: int) -> bool:
+        """Whether the rules let every text of harmless bytes through that begins with this one."""
+        states = self._rule_states[number]
+        return all(rule.settles(state, byte) for rule, state in zip(self._rules, states, strict=True))
+
     def has_tokens(self, text: bytes) -> bool:
         """Whether there are tokens that spell a text."""
         return self._tokens_of(text) is not None

@@ -53,6 +53,9 @@ class TextRule(Protocol):
     def lets_through(self, state: Any, text: bytes) -> bool:
         """Whether a text, in the tokens that the tokenizer writes for it, may follow."""
 
+    def settles(self, state: Any, byte: int) -> bool:
+        """Whether every text of harmless bytes that begins with this one is let through, as far as that is seen."""
+
 
 def _characters(data: bytes) -> tuple[str, bytes] | None:
     """The complete characters, and the bytes of an incomplete one; None if it is no UTF-8."""
@@ -140,6 +143,10 @@ class ComposedText:
         """See ``TextRule``."""
         found = _characters(state.partial + text)
         return found is not None and not found[1] and self._read(state, found[0]) is not None
+
+    def settles(self, state: _Composed, byte: int) -> bool:
+        """See ``TextRule``: harmless bytes are whole characters, and stay as they are."""
+        return not state.partial and byte in self.harmless
 
     def alive(self, state: _Composed) -> NDArray[np.bool_]:
         """See ``TextRule``."""
@@ -318,6 +325,12 @@ class AddedContents:
         """See ``TextRule``."""
         return not any(content in state + text for content in self._contents)
 
+    def settles(self, state: bytes, byte: int) -> bool:
+        """See ``TextRule``: no content goes on with the byte, and none begins with a harmless one."""
+        text = state + bytes([byte])
+        ends = (text[start:] for start in range(len(text)))
+        return not any(content.startswith(end) or content in text for end in ends for content in self._contents)
+
 
 def _check_overlaps(added: Sequence[AddedToken]) -> None:
     for one, other in product(added, repeat=2):
@@ -380,4 +393,8 @@ class ByteSpelling:
 
     def lets_through(self, state: bytes, text: bytes) -> bool:
         """See ``TextRule``: the tokenizer writes every text so."""
+        return not state
+
+    def settles(self, state: bytes, byte: int) -> bool:
+        """See ``TextRule``."""
         return not state

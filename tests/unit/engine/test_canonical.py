@@ -15,7 +15,7 @@ from split_tokenizers import ADDED, STYLES, split_tokenizer, split_vocabulary, w
 from structgen.engine import Vocabulary
 from structgen.engine.canonical import canonical_tokens
 from structgen.engine.mask import allowed_ids
-from structgen.engine.tokenizers.text_rules import ComposedText
+from structgen.engine.tokenizers.text_rules import AddedContents, AddedToken, ByteSpelling, ComposedText, TextRule
 from structgen.errors import ArgumentError
 from structgen.models import embedded_folder
 
@@ -110,6 +110,34 @@ def test_composed_texts_are_those_that_the_library_leaves_as_they_are() -> None:
         assert (state is not None) == is_kept, text.encode("unicode_escape")
         seen[is_kept] += 1
     assert min(seen) > 400
+
+
+LETTERS = [bytes([byte]) for byte in b"<xab>"]
+RULES: list[tuple[TextRule, list[bytes]]] = [
+    (AddedContents(LETTERS, [AddedToken(9, each, is_first=True, is_text=True) for each in (b"<ab>", b"<xb")]), LETTERS),
+    (ComposedText([*LETTERS, "é".encode(), "\u0301".encode(), b"\xc3"]), LETTERS),
+    (ByteSpelling([*LETTERS, b"\xc3"], range(6), [b"x"]), LETTERS),
+]
+
+
+@pytest.mark.parametrize(("rule", "letters"), RULES)
+def test_where_a_byte_settles_the_rules_all_harmless_texts_are_let_through(
+    rule: TextRule, letters: list[bytes]
+) -> None:
+    states, seen = {rule.start}, set()
+    for _ in range(4):
+        states |= {after for state in states for token in range(5) if (after := rule.after(state, token)) is not None}
+    if isinstance(rule, ComposedText | ByteSpelling):
+        states |= {rule.after(rule.start, 5 if isinstance(rule, ByteSpelling) else 7)} - {None}
+    harmless = [each for each in letters if each[0] in rule.harmless]
+    texts = [b"".join(each) for count in range(5) for each in itertools.product(harmless, repeat=count)]
+    for state, first in itertools.product(states, harmless):
+        settles = rule.settles(state, first[0])
+        seen.add((rule.is_settled(state), settles))
+        assert settles <= all(rule.lets_through(state, first + text) for text in texts)
+        assert settles or not rule.is_settled(state)
+    assert (True, True) in seen
+    assert (False, False) in seen
 
 
 def test_an_added_token_is_found_before_all_else() -> None:

@@ -13,7 +13,7 @@ from structgen.decode.potentials import Hypothesis
 from structgen.decode.potentials.canonical import Canonical
 from structgen.decode.sampling import SMC
 from structgen.engine import Constraint, Matcher, Vocabulary, compile
-from structgen.engine.canonical import canonical_tokens
+from structgen.engine.canonical import Known, canonical_tokens
 from structgen.engine.mask import allowed_ids, empty_masks
 from structgen.errors import ArgumentError, GenerationError, GrammarError, LimitExceeded
 from structgen.frontends.json_schema import json_schema
@@ -93,7 +93,11 @@ def test_the_allowed_tokens_are_those_of_the_enumerated_outputs(style: str, size
             matcher = constraint.matcher()
             assert all(map(matcher.accept, prefix))
             matcher.fill_mask(row)
+            narrowed = [row[0].copy() for _ in range(3)]
+            for each in narrowed:  # before anything is known of the state, when it is, and with a row that is kept
+                potential.narrow(here, each)
             mask = set(allowed_ids(row[0] & potential.allowed(here), vocabulary.size).tolist()) - {*vocabulary.eos}
+            assert all((each == (row[0] & potential.allowed(here))).all() for each in narrowed)
             allowed = {token for token in mask if potential.prefix(here.extended(token)) == 0}
             assert allowed == prefixes[prefix], (pattern, prefix)
             assert mask == allowed or is_bounded
@@ -116,6 +120,15 @@ def test_random_grammars_over_a_small_tokenizer() -> None:
             assert state is not None
             assert all(map(matcher.accept, prefix))
             exact = allowed_ids(canonical.allowed(matcher, state).row, vocabulary.size).tolist()
+            full, part = empty_masks(vocabulary)[0], empty_masks(vocabulary)[0]
+            matcher.fill_mask(full[None])
+            part[:] = full & rng.getrandbits(31)
+            for row in (full, part):
+                known = Known(state)
+                expected = set(exact) & {*allowed_ids(row, vocabulary.size).tolist()}
+                canonical.narrow(known, lambda here=matcher: here, row)  # type: ignore[misc]
+                assert known.allowed == tuple(exact)
+                assert {*allowed_ids(row, vocabulary.size).tolist()} == expected
             assert {*exact} - {*vocabulary.eos} == prefixes[prefix], (pattern, prefix)
             assert (vocabulary.eos[0] in exact) == (prefix in outputs)
 
