@@ -52,7 +52,8 @@ _PARTS: Final = {
     "constraints": 4,
     "number terms": 7,
     "schema terms": 3,
-    "other terms": 3,
+    "other terms": 2,
+    "canonical tokens": 1,
 }
 """How the bound is split, in 32nds. No term of numbers is larger than its share of the default."""
 _MAX_MEGABYTES: Final = 1 << 24

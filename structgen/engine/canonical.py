@@ -24,7 +24,7 @@ from structgen.engine.mask import MaskWords, allowed_ids, empty_masks, mask_widt
 from structgen.engine.tokenizers.answers import NO_TOKEN, Answers
 from structgen.engine.tokenizers.encoding import Encoding, read_encoding_of
 from structgen.errors import VocabularyError
-from structgen.memory_cache import TERMS, ContentCache
+from structgen.memory_cache import TERMS, ContentCache, Followed, Share
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -45,8 +45,7 @@ _MAX_SPELLED: Final = 256
 _LOOKED_AT: Final = 2_048
 _FEW_WORDS: Final = 256
 _MOST_TESTED: Final = 64
-_ROW_BYTES: Final = 4 << 20
-_MAX_ROWS: Final = 4_096
+_ROWS_PART: Final = 3  # rows have at most a third of what may be kept
 _NEVER, _PLAIN, _ASKED, _SPECIAL = range(4)  # kinds of tokens, see CanonicalTokens in canonical.h
 
 
@@ -69,6 +68,34 @@ class Known:
         self.allowed: _RowKey | None = None
         self.plenty: int | None = None
         self.after: dict[int, ref[Known] | None] = {}  # by token; None: it must not follow
+
+
+@final
+class _Kept(Share):
+    """What the canonical tokens of all vocabularies keep; each has the same part of the bound."""
+
+    def __init__(self) -> None:
+        super().__init__("canonical tokens")
+        self.live: Followed[CanonicalTokens] = Followed()
+
+    def held(self) -> tuple[int, int]:
+        sizes = [each.memory_bytes for each in self.live]
+        return len(sizes), sum(sizes)
+
+    def fit(self) -> int:
+        live, before = list(self.live), self.held()[1]
+        for each in live:
+            each.set_limit(self.max_bytes // len(live))
+        return max(before - self.held()[1], 0)
+
+    def clear(self) -> int:
+        before = self.held()[1]
+        for each in self.live:
+            each.drop()
+        return before
+
+
+_KEPT: Final = _Kept()
 
 
 class AllowedRow(NamedTuple):
@@ -119,6 +146,7 @@ class CanonicalTokens:
         self._tokens, self._vocabulary_tokenize = vocabulary.tokens, vocabulary.tokenize
         self._size = vocabulary.size
         self._width: Final = mask_width(self._size)
+        self._row_bytes: Final = 4 * self._width + _ENTRY_BYTES // 4
         lengths = np.array([len(data) for data in self._tokens], dtype=np.int32)
         by_length = np.argsort(-lengths, kind="stable").astype(np.int32)
         self._by_length = by_length[~np.isin(by_length, vocabulary.eos)]
@@ -132,10 +160,28 @@ class CanonicalTokens:
         self._native = self._made(encoding, vocabulary)
         self._known: ContentCache[Known] = ContentCache(TERMS)
         self._rows: dict[_RowKey, AllowedRow] = {}
-        self._most_rows = min(_ROW_BYTES // (4 * self._width), _MAX_ROWS)
         self._spelled: dict[bytes, list[int] | None] = {}
         self.start: Final[CanonicalState] = _native.Canonical.start
         self.has_rules: Final = bool(encoding.rules)
+        _KEPT.live.add(self)
+        _KEPT.fit()
+
+    @property
+    def memory_bytes(self) -> int:
+        """What is kept of the answers of the tokenizer and of searches, and rows; in bytes."""
+        return self._native.memory_bytes + self._row_bytes * len(self._rows)
+
+    def set_limit(self, size: int) -> None:
+        """Keep at most so many bytes; what is found out for one mask may be more."""
+        self._native.set_limit(size - size // _ROWS_PART)
+        self._most_rows = max(size // _ROWS_PART // self._row_bytes, 1)
+        while len(self._rows) > self._most_rows:
+            self._drop_row()
+
+    def drop(self) -> None:
+        """Drop all that is kept and can be found out anew."""
+        self._rows.clear()
+        self._native.drop()
 
     def _made(self, encoding: Encoding, vocabulary: Vocabulary) -> _native.Canonical:
         shapes, merges = encoding.pretokens.shapes, encoding.merges
