@@ -104,7 +104,7 @@ def main() -> int:
             servers = {name: Running(None, url, Path()) for name, url in urls.items()}  # type: ignore[arg-type]
         else:
             servers = dict(zip(BACKENDS, pool.map(started, BACKENDS), strict=True))
-        measure(servers, [first], 4, 1)  # what is loaded or compiled once
+        measure(servers, [first], options.max_tokens, 1)  # what is loaded or compiled once
         before = {name: steps(server) for name, server in servers.items()}
         results = measure(servers, wanted, options.max_tokens, options.clients)
         passes = {name: steps(server) - before[name] for name, server in servers.items()}
