@@ -1,6 +1,7 @@
 #include "diffusion/unfolding.h"
 
 #include <algorithm>
+#include <array>
 #include <stdexcept>
 #include <unordered_map>
 #include <unordered_set>
@@ -12,7 +13,7 @@ namespace structgen {
 
 namespace {
 
-constexpr size_t kStateSteps = 320, kByteSteps = 8;  // to make a state and a byte that it reads, and to minimise them
+constexpr size_t kStateSteps = 160, kGroupSteps = 96;  // to make a state and where some bytes lead, and to minimise them
 
 // Gives ids in the order of first sight.
 class Numbering {
@@ -28,6 +29,38 @@ class Numbering {
  private:
   std::unordered_map<uint32_t, uint32_t> numbers_;
   std::vector<uint32_t> order_;
+};
+
+// Bytes that lead a node to the same node, as far as its first configurations show that.
+struct ByteGroups {
+  static constexpr size_t kMostConfigs = 8;
+  static constexpr int32_t kUnknown = -2;
+
+  ByteGroups(const Machine& machine, NodeId node) {
+    const auto configs = machine.closure(node);
+    if (configs.size() > kMostConfigs) {
+      for (size_t byte = 0; byte < of.size(); ++byte) of[byte] = static_cast<uint16_t>(byte);
+      number.assign(of.size(), kUnknown);
+      return;
+    }
+    uint16_t groups = 1;
+    for (const auto& [state, frame] : configs)
+      machine.automaton()[state].next.for_each([&](const ByteSet& bytes, StateId) {
+        renamed_.assign(groups, 0);
+        bytes.for_each([&](uint8_t byte) {
+          uint16_t& renamed = renamed_[of[byte]];
+          if (renamed == 0) renamed = groups++;
+          of[byte] = renamed;
+        });
+      });
+    number.assign(groups, kUnknown);
+  }
+
+  std::array<uint16_t, 256> of{};
+  std::vector<int32_t> number;  // of the state where the bytes of a group lead
+
+ private:
+  std::vector<uint16_t> renamed_;
 };
 
 // A partition of 0 .. n - 1 that is refined: marked elements are split from the others of their set.
@@ -179,16 +212,15 @@ ByteAutomaton unfold(Machine& machine, NodeId start, size_t max_states, size_t m
     const ByteSet live = machine[node].live;
     result.accepting.push_back(machine[node].accepting);
     result.steps += kStateSteps;
-    NodeId last = kDeadNode;  // bytes next to each other mostly lead to the same node
-    int32_t last_number = -1;
+    ByteGroups groups(machine, node);
     live.for_each([&](uint8_t byte) {
-      const NodeId target = machine.step(node, byte);
-      result.steps += kByteSteps;
-      if (target != last) {
-        last = target;
-        last_number = target != kDeadNode && machine[target].distance < kInfinite ? static_cast<int32_t>(number[target]) : -1;
+      int32_t& reached = groups.number[groups.of[byte]];
+      if (reached == ByteGroups::kUnknown) {
+        const NodeId target = machine.step(node, byte);
+        reached = target != kDeadNode && machine[target].distance < kInfinite ? static_cast<int32_t>(number[target]) : -1;
+        result.steps += kGroupSteps;
       }
-      row[byte] = last_number;
+      row[byte] = reached;
     });
     if (machine[node].has_token_sets) throw std::invalid_argument("a set of tokens as symbols has no automaton over bytes");
     for (uint32_t token : machine.specials(node)) {

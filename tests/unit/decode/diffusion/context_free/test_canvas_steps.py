@@ -94,10 +94,18 @@ def test_infilling_counts_the_choice_of_lengths() -> None:
     """A text with two holes, whose lengths are chosen by the masses of many canvases, ends at the limit too."""
     model = HashDiffusion(VOCABULARY, seed=2)
     parts = ["(", sg.grammars.hole(12), ",(", sg.grammars.hole(12), "))"]
-    assert sg.infill(model, parts, LISTS).text.startswith("(")
-    few = sg.compile(LISTS, VOCABULARY, limits=sg.Limits(canvas_steps=tables(LISTS)))
-    with pytest.raises(LimitExceeded, match=r"charts of a canvas of .* more than canvas_steps=") as caught:
-        sg.infill(model, parts, few)
+    unbounded = sg.Limits(canvas_steps=MANY)
+    constraint = sg.compile(LISTS, VOCABULARY, limits=unbounded)
+    assert sg.infill(model, parts, constraint).text.startswith("(")  # makes the tables, too
+    with counted(unbounded, limit="canvas_steps"):
+        before = steps_left()
+        sg.infill(model, parts, constraint)
+        half = (before - steps_left()) // 2
+    with (
+        counted(sg.Limits(canvas_steps=half), limit="canvas_steps"),
+        pytest.raises(LimitExceeded, match=r"charts of a canvas of .* more than canvas_steps=") as caught,
+    ):
+        sg.infill(model, parts, constraint)
     assert caught.value.limit == "canvas_steps"
 
 
