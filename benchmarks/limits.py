@@ -365,6 +365,7 @@ def main() -> None:
         "",
         "Tables are made once for each constraint.  The step is one of ``Posterior`` on a canvas whose slots are all",
         "free, the most expensive one: forced slots, a draw from noise, and its confidence.",
+        "CPU is that of the thread.",
         "",
         *limits_canvases.rows(_vocabulary(), real_schemas(_CANVAS_SCHEMAS)),
     ]
