@@ -174,13 +174,15 @@ class Canonical(Potential):
         """See ``Potential``: without a row of its own where the state was not met before."""
         latest = self._latest
         here = latest[1] if latest and latest[0] is hypothesis.tokens else self._at(hypothesis, hypothesis.tokens)
-        if here is None or here.row is not None or here.known is None or here.left is not None:
-            np.bitwise_and(row, self.allowed(hypothesis), out=row)
+        if here is not None and here.row is not None:
+            row &= here.row
+        elif here is None or here.known is None or here.left is not None:
+            row &= self.allowed(hypothesis)
         elif here.known.allowed is None:
             self._canonical.narrow(here.known, here.matcher, row)
         else:
             here.row, here.is_exact = self._canonical.allowed_after(here.known, here.matcher)
-            np.bitwise_and(row, here.row, out=row)
+            row &= here.row
 
     def _left(self, here: _Position, taken: int) -> int | None:
         """How many tokens are left; None where they are plenty."""
