@@ -106,7 +106,7 @@ def main() -> int:
             servers = dict(zip(BACKENDS, pool.map(started, BACKENDS), strict=True))
         measure(servers, [first], options.max_tokens, 1)  # what is loaded or compiled once
         before = {name: steps(server) for name, server in servers.items()}
-        results = measure(servers, wanted, options.max_tokens, options.clients)
+        results = measure(servers, wanted, options.max_tokens, options.clients, least=len(wanted) // 2)
         passes = {name: steps(server) - before[name] for name, server in servers.items()}
     text = "\n".join(
         [

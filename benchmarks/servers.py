@@ -154,10 +154,12 @@ def grade(each: Asked, answer: Answer) -> tuple[bool, bool]:
     return True, bool(jsonschema_rs.validator_for(each.schema, validate_formats=True).is_valid(value))
 
 
-def measure(servers: dict[str, Running], wanted: Sequence[Asked], max_tokens: int, clients: int) -> dict[str, Results]:
-    """Let some clients ask all servers in turn."""
+def measure(
+    servers: dict[str, Running], wanted: Sequence[Asked], max_tokens: int, clients: int, *, least: int = PART
+) -> dict[str, Results]:
+    """Let some clients ask all servers in turn, at least ``least`` requests each time."""
     results = {name: Results() for name in servers}
-    size = max(PART, clients)
+    size = max(least, clients)
     parts = [wanted[start : start + size] for start in range(0, len(wanted), size)]
     for number, part in enumerate(parts):
         order = list(servers)[number % len(servers) :] + list(servers)[: number % len(servers)]
