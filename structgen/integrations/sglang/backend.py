@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
+from functools import wraps
+from inspect import signature
 from pkgutil import resolve_name
 from typing import Any, Final, final
 
@@ -13,7 +15,6 @@ from sglang.srt.constrained.base_grammar_backend import BaseGrammarBackend, Inva
 from sglang.srt.constrained.reasoner_grammar_backend import ReasonerGrammarBackend, ReasonerGrammarObject
 from sglang.srt.constrained.torch_ops.token_filter_torch_ops import set_token_filter_torch
 from sglang.srt.parser.reasoning_parser import ReasoningParser
-from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 from sglang.srt.runtime_context import get_exec, get_serving
 
 from structgen.engine import Vocabulary, compile
@@ -41,6 +42,7 @@ _LLGUIDANCE: Final = "%llguidance"
 _BYTES_PER_BYTE: Final = 16
 """Estimated memory of a grammar and its constraint, for each byte of its description."""
 _BYTES: Final = 4096
+_MARK: Final = "of_structgen"
 _MANAGER: Final = "sglang.srt.constrained.grammar_manager.GrammarManager"
 
 
@@ -206,28 +208,48 @@ def _hang_in() -> None:
     """Let grammars know their requests, and fill trees of drafts in one call.
 
     Raises:
-        RuntimeError: SGLang has none of these functions; the server does not start.
+        RuntimeError: SGLang has not these functions with these parameters; the server does not start.
     """
-    for target, hook, kind in _HOOKS:
-        if not _is_hooked(target):
-            HookRegistry.register(target, hook, kind)
-    HookRegistry.apply_hooks()
-    missing = [target for target, _, _ in _HOOKS if not _is_hooked(target)]
-    if missing:
-        raise RuntimeError(
-            f"structgen: this SGLang has no {', '.join(missing)}; docs/sglang.md names versions that have"
-        )
+    for target, around, parameters in _WRAPPED:
+        place, _, name = target.rpartition(".")
+        try:
+            owner = resolve_name(place)
+            original = getattr(owner, name)
+            found = list(signature(original).parameters)
+        except (AttributeError, ImportError):
+            found = None
+        if found != parameters.split():
+            has = "it is not there" if found is None else f"it has {' '.join(found)}"
+            raise RuntimeError(
+                f"structgen: SGLang's {target} must have the parameters {parameters}; {has}; "
+                "docs/sglang.md names versions that were tried"
+            )
+        if not hasattr(original, _MARK):
+            setattr(owner, name, _wrapper(original, around))
 
 
-def _after_process(result: bool, manager: Any, req: Any) -> None:  # noqa: FBT001  as SGLang calls it
+def _wrapper(original: Callable[..., Any], around: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(original)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        return around(original, *args, **kwargs)
+
+    setattr(wrapped, _MARK, True)
+    return wrapped
+
+
+def _process(original: Callable[..., bool], manager: Any, req: Any) -> bool:
+    is_queued = original(manager, req)
     if req.grammar is not None and not isinstance(req.grammar, Future):
         _begin(req)
+    return is_queued
 
 
-def _after_ready(result: Sequence[Any], manager: Any) -> None:
-    for req in result:
+def _ready(original: Callable[..., list[Any]], manager: Any) -> list[Any]:
+    reqs = original(manager)
+    for req in reqs:
         if req.grammar is not None and not isinstance(req.grammar, Future):
             _begin(req)
+    return reqs
 
 
 def _begin(req: Any) -> None:
@@ -248,12 +270,16 @@ def _begin(req: Any) -> None:
         req.set_finish_with_abort(f"structgen: {error}")
 
 
-_HOOKS: Final = (
-    (f"{_MANAGER}.process_req_with_grammar", _after_process, HookType.AFTER),
-    (f"{_MANAGER}.get_ready_grammar_requests", _after_ready, HookType.AFTER),
-    ("sglang.srt.speculative.spec_utils.generate_token_bitmask", fill_trees, HookType.AROUND),
+_WRAPPED: Final[tuple[tuple[str, Callable[..., Any], str], ...]] = (
+    (f"{_MANAGER}.process_req_with_grammar", _process, "self req"),
+    (f"{_MANAGER}.get_ready_grammar_requests", _ready, "self"),
+    (
+        "sglang.srt.speculative.spec_utils.generate_token_bitmask",
+        fill_trees,
+        "reqs retrieve_next_token_cpu retrieve_next_sibling_cpu draft_tokens_cpu vocab_size",
+    ),
 )
+"""What is wrapped, by what, and the parameters that it must have.
 
-
-def _is_hooked(target: str) -> bool:
-    return hasattr(resolve_name(target), "__wrapped__")
+SGLang's ``HookRegistry`` leaves out what another plug-in has patched before, and says nothing.
+"""

@@ -391,11 +391,12 @@ def test_strict_thinking_filters_tokens(tokenizer: Any, monkeypatch: pytest.Monk
         assert re.fullmatch("[ab]{3}", tokenizer.decode([t for t in ids[ids.index(END_THINK) + 1 :] if t < EOS]))
 
 
-def test_another_sglang_is_refused(tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where a function that grammars need has gone, the server does not start."""
-    hooks = (*backend_module._HOOKS, ("sglang.srt.speculative.spec_utils.gone", print, backend_module.HookType.AFTER))
-    monkeypatch.setattr(backend_module, "_HOOKS", hooks)
-    with pytest.raises((RuntimeError, AttributeError), match="gone"), served(tokenizer):
+@pytest.mark.parametrize(("name", "parameters"), [("gone", "x"), ("traverse_tree", "grammar")])
+def test_another_sglang_is_refused(tokenizer: Any, monkeypatch: pytest.MonkeyPatch, name: str, parameters: str) -> None:
+    """Where a function that grammars need has gone or has other parameters, the server does not start."""
+    target = f"sglang.srt.speculative.spec_utils.{name}"
+    monkeypatch.setattr(backend_module, "_WRAPPED", (*backend_module._WRAPPED, (target, print, parameters)))
+    with pytest.raises(RuntimeError, match=f"{name} must have the parameters {parameters}"), served(tokenizer):
         pass
 
 
