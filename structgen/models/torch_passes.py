@@ -13,7 +13,7 @@ import threading
 from contextlib import suppress
 from queue import SimpleQueue
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, final
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, cast, final
 
 import torch
 
@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 __all__ = ["TorchPasses", "check_awaited"]
 
 Value = TypeVar("Value")
+
+_SIGNALS_S: Final = 0.1
+"""How often a caller looks for signals while it waits."""
 
 
 class _Abandoned(BaseException):
@@ -73,7 +76,9 @@ class _Thread:
         job = _Job(work)
         self._jobs.put(job)
         try:
-            job.running.acquire()
+            # A signal that arrives just before the wait does not end it, and its handler runs after that.
+            while not job.running.acquire(timeout=_SIGNALS_S):
+                pass
         except BaseException:
             job.is_abandoned = True
             while not _acquired(job.running):
