@@ -28,7 +28,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final
 
-DATA: Final = Path(os.environ.get("STRUCTGEN_DATA", "/work/shared/data"))
+DATA: Final = Path(os.environ.get("STRUCTGEN_DATA", Path(__file__).resolve().parents[2] / "shared/data"))
 BACKENDS: Final = ("structgen", "xgrammar", "guidance")
 LEAST: Final = 48
 """Tokens of a document."""
