@@ -10,6 +10,7 @@ import contextlib
 import functools
 import inspect
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
 from types import FunctionType
@@ -150,7 +151,7 @@ class _Answers:
 
 
 @dataclass(frozen=True)
-class _Asking:
+class _Asking(ABC):
     """Makes of a row what an engine takes: ``preprocess``."""
 
     packed: Packed
@@ -203,14 +204,17 @@ class _Asking:
             sampler = self.call.settings.get("sampler", program.settings.sampler) or Greedy()
             self.request(_Asked(({"role": "user", "content": ""},), program.answer, 1, sampler, 0))
 
+    @abstractmethod
     def request(self, asked: _Asked) -> dict[str, Any]:
-        raise NotImplementedError
+        """The columns that the engine reads."""
 
+    @abstractmethod
     def empty(self) -> dict[str, Any]:
-        raise NotImplementedError
+        """The same columns, for rows that pass by."""
 
+    @abstractmethod
     def answers(self, row: dict[str, Any], answer: Answer) -> _Answers:
-        raise NotImplementedError
+        """What the engine has answered, as a model."""
 
 
 @final
