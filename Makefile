@@ -75,7 +75,7 @@ unit: $(VENV)/stamp-test  ## pytest, all but the exhaustive and the nightly test
 nightly: $(VENV)/stamp-test  ## pytest, the tests that are too slow for every commit
 	$(BIN)/pytest -q -m nightly $(PYTEST_ARGS)
 
-outcomes: $(VENV)/stamp-test  ## judge all JSON Schema data again and write tests/record and the tables of docs/json-schema.md
+outcomes: $(VENV)/stamp-test  ## judge all JSON Schema data again and write tests/record and the tables of docs/reference/json-schema.md
 	$(BIN)/python tests/support/outcomes/outcome_record.py
 
 golden: $(VENV)/stamp-test  ## write the records of signatures, help, error texts and masks in tests/record again

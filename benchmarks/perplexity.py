@@ -22,7 +22,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 ROOT: Final = Path(__file__).resolve().parents[1]
-PAGES: Final = ("architecture", "sampling", "decoding", "programs", "vocabularies")
+PAGES: Final = (
+    "ideas/architecture",
+    "reference/sampling",
+    "reference/decoding",
+    "guides/programs",
+    "reference/vocabularies",
+)
 WINDOW: Final = 512
 
 

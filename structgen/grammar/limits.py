@@ -21,8 +21,8 @@ PYTHON_STEP: Final = 32
 class Limits:
     """Bounds on work and memory, in counted units: the same on every machine.
 
-    Reaching one raises ``LimitExceeded`` with the name of the field.  ``docs/limits.md`` has what inputs of many kinds
-    take.
+    Reaching one raises ``LimitExceeded`` with the name of the field.  ``docs/reference/limits.md`` has what inputs of
+    many kinds take.
 
     Attributes:
         source_bytes: size of a regex, schema or grammar text.

@@ -1,6 +1,6 @@
 """Write any grammar term as text that :mod:`structgen.grammar.reader` reads back.
 
-The text is EBNF with the operators of regular expressions; ``docs/grammar-ir.md`` states its syntax.
+The text is EBNF with the operators of regular expressions; ``docs/reference/grammar-ir.md`` states its syntax.
 Parentheses are written only where precedence needs them. A long sub-term that occurs several times is written once, as
 ``$1``, ``$2`` ... in a leading ``let``, so that a DAG of n nodes gives a text of size O(n).
 

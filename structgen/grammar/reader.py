@@ -1,6 +1,6 @@
 """Read the text that :mod:`structgen.grammar.printer` writes back into the same term.
 
-The syntax is stated in ``docs/grammar-ir.md``.  ``parse(to_text(g)) == g`` for every term without
+The syntax is stated in ``docs/reference/grammar-ir.md``.  ``parse(to_text(g)) == g`` for every term without
 descriptions, so the reader simplifies nothing: ``"a" "b"`` is a sequence of two literals, not ``"ab"``.
 
 A shift-reduce parser with an explicit stack: nesting costs memory, never recursion.

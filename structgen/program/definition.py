@@ -127,7 +127,7 @@ class Program(ByName, Generic[Parameters, Value]):
 
         Raises:
             ProgramError: there is none, or it can't be resolved.
-            GrammarError: it is no type that can be written, see ``docs/programs.md``.
+            GrammarError: it is no type that can be written, see ``docs/guides/programs.md``.
         """
         if self._is_generator:
             raise ProgramError(self._subject, "it yields its steps, so it has no single answer")

@@ -1,4 +1,4 @@
-"""The blocks of docs/server.md that need a client run as they are, but for the address."""
+"""The blocks of docs/guides/server.md that need a client run as they are, but for the address."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from asked import CHECKOUT
 from test_javascript import CITY, run_node
 
-SECTION = (CHECKOUT / "docs/server.md").read_text().split("\n## Clients\n")[1].split("\n## ")[0]
+SECTION = (CHECKOUT / "docs/guides/server.md").read_text().split("\n## Clients\n")[1].split("\n## ")[0]
 BLOCKS = re.findall(r"^```python\n(.*?)^```$", SECTION, re.DOTALL | re.MULTILINE)
 (SCRIPT,) = re.findall(r"^```js\n(.*?)^```$", SECTION, re.DOTALL | re.MULTILINE)
 
@@ -25,7 +25,7 @@ def at(address: str, block: str) -> str:
 def test_a_block_ends_with_its_model(address: str, block: str) -> None:
     """The client has validated ``city``."""
     names: dict[str, object] = {"__name__": "example"}
-    exec(compile(at(address, block), "docs/server.md", "exec", dont_inherit=True), names)
+    exec(compile(at(address, block), "docs/guides/server.md", "exec", dont_inherit=True), names)
     assert isinstance(names["city"], names["City"])  # type: ignore[arg-type]
 
 

@@ -191,7 +191,7 @@ def test_both_refuse(peer: Xgrammar, text: str) -> None:
 
 
 def test_differences_that_are_known(peer: Xgrammar) -> None:
-    """Our answer is what the documents say; see docs/gbnf.md."""
+    """Our answer is what the documents say; see docs/reference/gbnf.md."""
     assert peer.members(r'root ::= "\0"', ["\0"]) == set()
     assert is_member(r'root ::= "\0"', "\0")
     assert "b" in peer.members(r"root ::= [\^a]", ["b", "^"])  # there an escaped caret negates, unlike its documents

@@ -187,7 +187,7 @@ def _common() -> str:
     ],
 )
 def test_documented_differences(text: str, member: str, options: dict[str, str]) -> None:
-    """Strings that `docs/lark.md` names as refused by one of Lark's parsers are accepted here."""
+    """Strings that `docs/reference/lark.md` names as refused by one of Lark's parsers are accepted here."""
     assert not lark_accepts(peer.Lark(text, **options), member)
     assert member.encode() in language(lark(text), len(member), member.encode())
 

@@ -1,7 +1,7 @@
 """Lark grammars beside llguidance: masks, token by token, on all short prefixes of both languages.
 
-Where the two disagree, ``docs/lark.md`` says who is right and why; the tests here record the disagreements, so that we
-notice when they end.
+Where the two disagree, ``docs/reference/lark.md`` says who is right and why; the tests here record the disagreements,
+so that we notice when they end.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Structural tags against xgrammar and against an independent reading, string by string and token by token.
 
 structgen must agree with the reading (``tag_reading``) always; xgrammar too, except where ``DIFFERENCES`` lists texts.
-There it must differ, so that a row whose reason is gone fails. ``docs/structural-tags.md`` judges each.
+There it must differ, so that a row whose reason is gone fails. ``docs/reference/structural-tags.md`` judges each.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ DIFFERENCES: dict[str, set[str]] = {
     "json excludes length": {'"yyx"', '"abc"'},
     "json excludes pattern": {'"xy"'},
 }
-"""By case, the texts that xgrammar judges otherwise; ``docs/structural-tags.md`` judges each."""
+"""By case, the texts that xgrammar judges otherwise; ``docs/reference/structural-tags.md`` judges each."""
 
 
 def mutated(name: str, texts: list[str]) -> list[str]:

@@ -512,7 +512,11 @@ _TRANSCRIPT = re.compile(
 
 
 def _transcripts() -> list[tuple[str, str]]:
-    pages = [CHECKOUT / "README.md", CHECKOUT / "docs" / "cli.md", CHECKOUT / "docs" / "checking.md"]
+    pages = [
+        CHECKOUT / "README.md",
+        CHECKOUT / "docs" / "reference" / "cli.md",
+        CHECKOUT / "docs" / "guides" / "checking.md",
+    ]
     return [found.group(1, 2) for page in pages for found in _TRANSCRIPT.finditer(page.read_text())]
 
 

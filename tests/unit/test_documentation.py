@@ -69,10 +69,11 @@ def test_public_names_are_taken_from_the_package() -> None:
 def test_every_page_with_python_is_run() -> None:
     """A test names each page that has Python blocks, in order to run them."""
     tests = "".join(path.read_text() for path in (CHECKOUT / "tests").rglob("*.py"))
-    for page in (CHECKOUT / "docs").glob("*.md"):
-        assert "```python " not in page.read_text(), f"{page.name}: a block that is no program is marked as text"
+    for page in (CHECKOUT / "docs").rglob("*.md"):
+        name = page.relative_to(CHECKOUT / "docs").as_posix()
+        assert "```python " not in page.read_text(), f"{name}: a block that is no program is marked as text"
         if "```python" in page.read_text():
-            assert f'"{page.name}"' in tests, page.name
+            assert f'"{name}"' in tests, name
 
 
 def test_tables_of_keywords_and_formats_are_made_from_the_code() -> None:

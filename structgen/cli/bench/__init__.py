@@ -101,7 +101,8 @@ def masks(*, as_json: bool, record: Path | None, details: Path | None, **options
 def _record(tables: str) -> str:
     arguments = shlex.join(sys.argv[sys.argv.index("masks") + 1 :] if "masks" in sys.argv else sys.argv[1:])
     command = f"`structgen bench masks {arguments}`".replace(" `", "`")
-    how = "How to read the figures: [docs/cli.md](../../docs/cli.md#bench). Only the ratios of one run mean anything."
+    page = "[docs/reference/cli.md](../../docs/reference/cli.md#bench)"
+    how = f"How to read the figures: {page}. Only the ratios of one run mean anything."
     return f"# Masks on real schemas\n\n{command}\n\n{tables}\n\n{how}\n"
 
 

@@ -1,6 +1,6 @@
 """GBNF (llama.cpp) and EBNF (xgrammar): ``name ::= expression`` with the operators of regular expressions.
 
-``docs/gbnf.md`` states the syntax and where the two notations differ.
+``docs/reference/gbnf.md`` states the syntax and where the two notations differ.
 
 Sources: llama.cpp, ``grammars/README.md`` and ``src/llama-grammar.cpp``; xgrammar,
 ``docs/defining_structures/ebnf_grammar.md`` and ``cpp/grammar_parser.cc``.

@@ -1,4 +1,4 @@
-"""Grammars written in other notations, with a report of the losses; ``docs/conversion.md`` has the table.
+"""Grammars written in other notations, with a report of the losses; ``docs/reference/conversion.md`` has the table.
 
 Reading order: ``lowering`` (with ``automaton``), ``layout``, ``rule_spelling``, and JSON Schema, which is written here.
 """

@@ -1,6 +1,6 @@
 r"""Languages with indented blocks, for grammars built in Python and for Lark grammars.
 
-``docs/indentation.md`` states the language. Reading order: ``marks``, ``facts``, ``product``.
+``docs/reference/indentation.md`` states the language. Reading order: ``marks``, ``facts``, ``product``.
 """
 
 from __future__ import annotations

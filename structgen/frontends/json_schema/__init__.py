@@ -2,7 +2,7 @@
 
 A schema is read object by object (``source``), conjunctions are multiplied out into disjuncts by type (``normal``), and
 a planner turns the graph of disjuncts into terms (``emit``).  For most schemas the native library does all three
-(``native``).  Every keyword is enforced by the automaton or refused by name; see ``docs/json-schema.md``.
+(``native``).  Every keyword is enforced by the automaton or refused by name; see ``docs/reference/json-schema.md``.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def json_schema(  # noqa: PLR0913  what a schema leaves open, by name
     Args:
         schema: a schema as ``dict`` or ``bool``, its JSON text as ``str`` or ``bytes``, or a Python type: a pydantic
             model, dataclass, ``TypedDict``, ``NamedTuple``, ``Enum``, ``Literal``, union, ``list[int]`` ..., as
-            ``docs/types.md`` says.
+            ``docs/reference/types.md`` says.
         policy: how valid values may be written.
         whitespace: the same as ``policy`` with this ``whitespace``.
         order: the same as ``policy`` with this ``order`` of the members of objects.

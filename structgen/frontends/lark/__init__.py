@@ -143,9 +143,10 @@ def lark(  # noqa: PLR0913  # how a grammar is read, by name
         text: the grammar.
         start: the rule to start from.
         lexer: which divisions count: ``"any"``, or the one that Lark's LALR parser with its ``"contextual"`` lexer
-            makes, by longest match and priority (``docs/lexing.md``).
-        indentation: for a grammar that declares terminals that begin and end blocks (``docs/indentation.md``); None
-            means ``Indentation()`` if the grammar declares ``_INDENT`` and ``_DEDENT``.
+            makes, by longest match and priority (``docs/reference/lexing.md``).
+        indentation: for a grammar that declares terminals that begin and end blocks
+            (``docs/reference/indentation.md``); None means ``Indentation()`` if the grammar declares ``_INDENT`` and
+            ``_DEDENT``.
         grammars: other grammars by name; llguidance's dialect refers to them as ``@name``.
         path: the file of ``text``, or its folder, for relative imports.
         limits: bounds on the size of the grammar (``source_bytes``, ``nesting``, ``grammar_nodes``).

@@ -64,7 +64,7 @@ def committed(
         has_marks: whether there are marks of lines and words, which are kept only if nothing is cut.
 
     Raises:
-        Unclear: see ``docs/lark.md``.
+        Unclear: see ``docs/reference/lark.md``.
         LimitExceeded: the rules take more than ``Limits.steps``.
     """
     automaton = automaton_of(rules, body, subject)

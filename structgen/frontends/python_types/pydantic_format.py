@@ -2,7 +2,7 @@
 
 JSON Schema has no names for most of them, or defines them by RFC 3339 and RFC 3986, which differ: Python has no year 0
 and no second 60, reads times without an offset, and writes durations with fractions. Every language here is a subset of
-what validation accepts and contains what serialization writes; ``docs/types.md`` lists the omissions.
+what validation accepts and contains what serialization writes; ``docs/reference/types.md`` lists the omissions.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Regular expressions as grammars: three dialects, exact anchors and look-aheads, no backtracking.
 
-``docs/regex.md`` defines the dialects. Reading order: ``parser`` (with ``character_class``, ``group``, ``escape``),
-``syntax``, then ``translate`` (with ``context_table``, ``repetition``).
+``docs/reference/regex.md`` defines the dialects. Reading order: ``parser`` (with ``character_class``, ``group``,
+``escape``), ``syntax``, then ``translate`` (with ``context_table``, ``repetition``).
 """
 
 from __future__ import annotations

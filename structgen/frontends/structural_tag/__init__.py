@@ -2,7 +2,7 @@
 
 A tag is a tree of formats (``place.FIELDS`` lists them), and each format becomes one term. Free text in a tag never
 holds what ends the tag; free text with triggers never holds a trigger, so the language has one reading at each trigger.
-``docs/structural-tags.md`` says what each format means and where xgrammar differs.
+``docs/reference/structural-tags.md`` says what each format means and where xgrammar differs.
 
 Source: xgrammar 0.2.8, ``docs/structural_tag/structural_tag.md``, ``cpp/structural_tag.cc``.
 """

@@ -36,7 +36,7 @@ def gbnf_of(grammar: Grammar) -> str:
     Captures and temperatures are left out: the answer is read here again, with all that the grammar says.
 
     Raises:
-        UnsupportedFeature: a part of it has no GBNF (``docs/conversion.md``).
+        UnsupportedFeature: a part of it has no GBNF (``docs/reference/conversion.md``).
         UnsatisfiableGrammar: no text belongs to it.
         GrammarError: a reference leads nowhere.
 

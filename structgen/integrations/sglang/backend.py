@@ -222,7 +222,7 @@ def _hang_in() -> None:
             has = "it is not there" if found is None else f"it has {' '.join(found)}"
             raise RuntimeError(
                 f"structgen: SGLang's {target} must have the parameters {parameters}; {has}; "
-                "docs/sglang.md names versions that were tried"
+                "docs/guides/sglang.md names versions that were tried"
             )
         if not hasattr(original, _MARK):
             setattr(owner, name, _wrapper(original, around))

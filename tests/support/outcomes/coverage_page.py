@@ -1,4 +1,4 @@
-"""The tables of docs/json-schema.md: keywords with their treatment and their counts, and formats."""
+"""The tables of docs/reference/json-schema.md: keywords with their treatment and their counts, and formats."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from structgen.frontends.json_schema.report import KEYWORDS
 
 __all__ = ["PAGE", "page_with"]
 
-PAGE = Path(__file__).resolve().parents[3] / "docs" / "json-schema.md"
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "reference" / "json-schema.md"
 _STATUSES = ("enforced", "annotation", "refused", "in a refused schema")
 
 

@@ -5,7 +5,7 @@ pass are counted, with a digest of their names, so that a record cannot be compa
 
 python tests/support/outcomes/outcome_record.py     (or: make outcomes)
 
-judges everything again and writes the records, and the tables of docs/json-schema.md.
+judges everything again and writes the records, and the tables of docs/reference/json-schema.md.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ if not hasattr(utils.many, "more"):
 
 
 # The library joins any text that ``re`` compiles. Validators disagree about what only the looser annex of ECMA-262
-# allows, such as ``a{``; and not every other expression is supported (docs/json-schema.md).
+# allows, such as ``a{``; and not every other expression is supported (docs/reference/json-schema.md).
 _PIECES = ["a", "é", "[0-9]", "[^x]", r"\d", "(b|c)", "(?:ab)*", "x+", "y{2,3}", "z*?", "^", "$", ".", r"\n", r"\u0041"]
 _BROKEN = ["(", "a)", "[a", "*b", "x{2,1}", "(?"]
 _from_schema.STRING_FORMATS["regex"] = st.one_of(

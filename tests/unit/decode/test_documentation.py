@@ -1,4 +1,4 @@
-"""The examples of docs/decoding.md and docs/sampling.md run."""
+"""The examples of docs/reference/decoding.md and docs/reference/sampling.md run."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_examples_run(
 ) -> None:
     """Every Python block runs by itself on a model without trained weights, and gives the documented output."""
     monkeypatch.setattr(structgen, "load_model", lambda: HashModel(json_vocabulary), raising=False)
-    names = run_page("decoding.md")
+    names = run_page("reference/decoding.md")
     assert set(json.loads(names["result"].text)) == {"name", "age"}
     assert re.fullmatch("[A-Z][a-z]{2,15} [A-Z][a-z]{2,15}", names["name"])
     assert names["found"]["answer"] in ("yes", "no")
@@ -41,7 +41,7 @@ def test_examples_of_transformers_run(tmp_path: Path, monkeypatch: pytest.Monkey
     """The block runs on a model with random weights, and both answers are cities."""
     save_tiny_model(tmp_path)
     monkeypatch.setattr(structgen.models, "embedded_folder", lambda: tmp_path)
-    names = run_page("transformers.md")
+    names = run_page("guides/transformers.md")
     assert len(names["answers"]) == 2
     assert {*names["answers"]} <= {" Paris", " Santiago", " Lima"}
 
@@ -63,9 +63,9 @@ def save_tiny_model(folder: Path) -> None:
 
 
 def test_examples_of_sampling_run(json_vocabulary: Vocabulary, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same holds for docs/sampling.md."""
+    """The same holds for docs/reference/sampling.md."""
     monkeypatch.setattr(structgen, "load_model", lambda: HashModel(json_vocabulary, seed=3), raising=False)
-    names = run_page("sampling.md")
+    names = run_page("reference/sampling.md")
     assert names.blocks == 4
     assert names["one"].log_weight < 0
     assert names["in_order"]({"start": 1, "end": 2})

@@ -1,4 +1,4 @@
-"""The examples of docs/remote.md and docs/server.md run."""
+"""The examples of docs/guides/remote.md and docs/guides/server.md run."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_examples_run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFix
             return remote(stub.url, model, **settings)
 
         monkeypatch.setattr(openai_server, "remote", at_the_stub)
-        names = run_page("remote.md", after=lambda names: names["lm"].close())
+        names = run_page("guides/remote.md", after=lambda names: names["lm"].close())
     assert names.blocks == 2
     assert [str(loss) for loss in names["run"].outcomes[0].result.losses] == [
         "#/properties/decade: 'multipleOf' is not enforced"
@@ -35,7 +35,7 @@ def test_examples_run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFix
 
 
 def test_a_client_reads_a_server(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """The block of docs/server.md runs as it is, but for the address and the model; `make clients` runs the others."""
+    """The first block of docs/guides/server.md runs, but for address and model; `make clients` runs the others."""
     with served(HashModel(VOCABULARY, seed=1, name="smollm2-135m-instruct")) as address:
         client = openai.OpenAI
 
@@ -44,7 +44,7 @@ def test_a_client_reads_a_server(monkeypatch: pytest.MonkeyPatch, capsys: pytest
             return client(base_url=f"{address}/v1", api_key=api_key)
 
         monkeypatch.setattr(openai, "OpenAI", at_this_one)
-        names = run_page("server.md", after=lambda names: names["client"].close(), without="Clients")
+        names = run_page("guides/server.md", after=lambda names: names["client"].close(), without="Clients")
     assert names.blocks == 1
     assert isinstance(names["answer"].choices[0].message.parsed, names["City"])
     assert capsys.readouterr().out.startswith("name=")

@@ -50,7 +50,7 @@ def test_every_sampler_is_in_the_table() -> None:
 
 def test_the_pages_name_every_method() -> None:
     """The documentation of the command line lists the values of the options."""
-    page = PACKAGE.parent / "docs" / "cli.md"
+    page = PACKAGE.parent / "docs" / "reference" / "cli.md"
     if not page.is_file():
         pytest.skip("the documents are not beside the package")
     text = page.read_text(encoding="utf-8")

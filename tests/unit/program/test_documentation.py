@@ -1,4 +1,4 @@
-"""The examples of docs/programs.md run."""
+"""The examples of docs/guides/programs.md run."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_examples_run(
     monkeypatch.setattr(structgen, "load_model", lambda: model, raising=False)
     monkeypatch.setattr(home, "_default", [model])
     monkeypatch.setattr(HashModel, "encode_prompt", _with_turns(HashModel.encode_prompt))
-    names = run_page("programs.md")
+    names = run_page("guides/programs.md")
     assert names.blocks == 9
     assert isinstance(names["run"].value, int)
     assert set(names["labels"]) == {"positive", "negative", "neutral"}

@@ -1,4 +1,4 @@
-"""The examples of docs/extraction.md and docs/tools.md run."""
+"""The examples of docs/guides/extraction.md and docs/guides/tools.md run."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _names_after(page: str, wishes: list[str], vocabulary: Vocabulary, monkeypat
 def test_extraction(json_vocabulary: Vocabulary, monkeypatch: pytest.MonkeyPatch) -> None:
     lives = ADA.replace("born", "city")
     writes = '{"sender": "Ada Lovelace", "summary": "she was young"}'
-    names = _names_after("extraction.md", [lives, ADA, writes, ADA], json_vocabulary, monkeypatch)
+    names = _names_after("guides/extraction.md", [lives, ADA, writes, ADA], json_vocabulary, monkeypatch)
     assert names["person"].city == "London"
     assert isinstance(names["people"], list)
     assert names["places"] == {"name": ("Ada Lovelace", 0, 12), "born": ("London", 22, 28)}
@@ -42,7 +42,7 @@ def test_tools(json_vocabulary: Vocabulary, monkeypatch: pytest.MonkeyPatch) -> 
     call = '{"tool": "count", "arguments": {"fruit": "apples"}}'
     prices = [{"tool": "price", "arguments": {"fruit": fruit}} for fruit in ("apple", "pear")]
     wishes = [call, json.dumps({"calls": prices})]
-    names = _names_after("tools.md", wishes, json_vocabulary, monkeypatch)
+    names = _names_after("guides/tools.md", wishes, json_vocabulary, monkeypatch)
     assert [each.arguments["fruit"] for each in names["bought"].calls] == ["apple", "pear"] * 2
     result = names["result"]
     assert result.is_forced

@@ -1,8 +1,8 @@
 """Lark grammars as Lark's LALR parser with its contextual lexer reads them: ``lark(text, lexer="contextual")``.
 
-``docs/lexing.md`` defines the language.  The parser and its lexers are a deterministic pushdown automaton, which is
-written as an ordinary grammar.  Reading order: ``table`` (Lark's own), ``pattern``, ``lexer_automaton`` (which match
-``re`` finds), ``graph``, ``lexeme``, ``context``, ``variant``.
+``docs/reference/lexing.md`` defines the language.  The parser and its lexers are a deterministic pushdown automaton,
+which is written as an ordinary grammar.  Reading order: ``table`` (Lark's own), ``pattern``, ``lexer_automaton`` (which
+match ``re`` finds), ``graph``, ``lexeme``, ``context``, ``variant``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The examples of docs/diffusion.md run."""
+"""The examples of docs/guides/diffusion.md run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def test_examples_run(json_vocabulary: Vocabulary, monkeypatch: pytest.MonkeyPat
     vocabulary = Vocabulary(tokens, eos=list(json_vocabulary.eos), special={len(tokens) - 1: "<mask>"})
     model = HashDiffusion(vocabulary, context=0.5, writes='{"name": "Ada", "age": 36}')
     monkeypatch.setattr(structgen, "load_diffusion_model", lambda: model, raising=False)
-    names = run_page("diffusion.md")
+    names = run_page("guides/diffusion.md")
     assert names["result"].value == json.loads(names["result"].text) == {"name": "Ada", "age": 36}
     assert names["result"].stats.forwards < names["result"].stats.tokens
     assert all(re.fullmatch("(yes|no|maybe)[.!]", text) for text in names["draws"])

@@ -1,4 +1,4 @@
-"""The examples of docs/speculative.md run."""
+"""The examples of docs/reference/speculative.md run."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_examples_run(json_vocabulary: Vocabulary, monkeypatch: pytest.MonkeyPat
 
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        names = run_page("speculative.md", before=before, after=after)
+        names = run_page("reference/speculative.md", before=before, after=after)
     assert "again" in names
     assert names["chosen"].tokens == names["alone"].tokens
     assert names["block"].stats.drafted

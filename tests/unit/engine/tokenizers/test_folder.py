@@ -53,10 +53,10 @@ def make_folder(tmp_path: Path) -> Folder:
 
 
 def test_the_page_on_vocabularies_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The example of docs/vocabularies.md loads a folder, and makes a vocabulary from bytes."""
+    """The example of docs/reference/vocabularies.md loads a folder, and makes a vocabulary from bytes."""
     (tmp_path / "tokenizer.json").write_text(json.dumps(TOKENIZER))
     monkeypatch.setattr(structgen.models, "embedded_folder", lambda: tmp_path)
-    names = run_page("vocabularies.md")
+    names = run_page("reference/vocabularies.md")
     assert names.blocks == 1
     assert names["vocabulary"].tokens[2] == b"a"
     assert (names["letters"].tokens, names["letters"].eos) == ((b"", b"a", b"ab"), (0,))

@@ -224,7 +224,7 @@ CHANGES: dict[str, Callable[[str], str]] = {
 
 
 def judgement(family: str, choice: str, change: str, name: str, *, ours: bool) -> str:
-    """The row of the table in docs/protocols.md that a difference belongs to."""
+    """The row of the table in docs/reference/protocols.md that a difference belongs to."""
     if choice == "none" and not ours:
         return "tags in text"
     if change in ("text after", "twice") and not ours:

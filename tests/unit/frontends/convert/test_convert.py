@@ -404,7 +404,7 @@ def test_recursion_is_no_pattern() -> None:
         write(lark('start: "(" start ")" | "a"'), "json-schema")
 
 
-# --- the table of docs/conversion.md ---
+# --- the table of docs/reference/conversion.md ---
 
 ITEM = literal("a")
 ROWS: dict[str, Grammar] = {
@@ -429,7 +429,7 @@ ROWS: dict[str, Grammar] = {
 
 
 def table_of_the_page() -> dict[str, dict[str, str]]:
-    page = Path(__file__).resolve().parents[4] / "docs" / "conversion.md"
+    page = Path(__file__).resolve().parents[4] / "docs" / "reference" / "conversion.md"
     lines = [line for line in page.read_text(encoding="utf-8").splitlines() if line.startswith("| ")]
     head, _, *rows = ([cell.strip() for cell in line.strip("|").split("|")] for line in lines)
     return {row[0]: dict(zip(head[1:], row[1:], strict=True)) for row in rows}

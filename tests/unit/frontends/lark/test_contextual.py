@@ -76,7 +76,7 @@ def test_report() -> None:
     assert dict(lark('start: "a"').description.policies)["division into terminals"] == "any"  # type: ignore[attr-defined]
 
 
-# The table of docs/lexing.md: grammar, text, whether the grammar has it by any division, and by Lark's.
+# The table of docs/reference/lexing.md: grammar, text, whether the grammar has it by any division, and by Lark's.
 TABLE = [
     ('start: "if" N | N\nN: /[a-z]+/', "if", True, False),
     ('start: ("if" | N)+\nN: /[a-z]+/\n%ignore " "', "ifx", True, True),

@@ -436,12 +436,12 @@ def boundary_leads() -> frozenset[bytes]:
 
 
 def test_the_examples_of_the_page_run(json_vocabulary: Vocabulary, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every Python block of docs/monitors.md runs by itself on a hash model; the results are checked here."""
+    """Every Python block of docs/guides/monitors.md runs by itself on a hash model; the results are checked here."""
     for library in ("jedi", "sqlalchemy"):
         pytest.importorskip(library, reason="the extra 'monitors' is not installed")
     monkeypatch.setattr(structgen, "load_model", lambda: HashModel(json_vocabulary, seed=4), raising=False)
     counts: list[int] = []
-    names = run_page("monitors.md", after=lambda names: counts.append(len(names["found"].samples)))
+    names = run_page("guides/monitors.md", after=lambda names: counts.append(len(names["found"].samples)))
     assert min(counts) > 0, counts
     assert names.blocks == 4
     for graph in names["graphs"]:

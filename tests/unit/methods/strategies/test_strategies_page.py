@@ -1,4 +1,4 @@
-"""The examples of docs/strategies.md run."""
+"""The examples of docs/reference/strategies.md run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ def test_examples_run(json_vocabulary: Vocabulary, monkeypatch: pytest.MonkeyPat
     seeds = iter(range(100))
     monkeypatch.setattr(structgen, "load_model", lambda: HashModel(json_vocabulary, seed=next(seeds)), raising=False)
     texts: list[str] = []
-    names = run_page("strategies.md", after=lambda names: texts.append(getattr(names.get("result"), "text", "")))
+    names = run_page(
+        "reference/strategies.md", after=lambda names: texts.append(getattr(names.get("result"), "text", ""))
+    )
     assert names.blocks == 8
     assert names["answer"] in ("yes", "no")
     assert "name" in json.loads(texts[1])
