@@ -33,6 +33,8 @@ def _section(page: Path, heading: str) -> str:
 def test_links_lead_somewhere(page: Path) -> None:
     """Every link to a file of the checkout leads to one, and to an existing heading if it names one."""
     for target, anchor in _LINK.findall(_FENCE.sub("", page.read_text())):
+        if (page.parent / target).resolve().is_relative_to(CHECKOUT / "docs/reference/api"):
+            continue  # made with the site, where its links are tested
         found = (page.parent / target).resolve()
         assert found.exists(), target
         assert not anchor or anchor in _anchors(found), f"{target}#{anchor}"
@@ -47,13 +49,12 @@ def test_every_page_is_on_the_map() -> None:
 
 
 def test_both_first_pages_have_the_table_of_tasks() -> None:
-    """README and the index list the same tasks with the same links."""
-    readme, index = (CHECKOUT / name for name in ("README.md", "docs/index.md"))
-    rows = re.findall(r"^\| .* \|$", _section(readme, "Which part do I need?"), re.MULTILINE)
+    """README and the page for newcomers list the same tasks with the same links."""
+    rows = re.findall(r"^\| .* \|$", _section(CHECKOUT / "README.md", "Which part do I need?"), re.MULTILINE)
     assert len(rows) > 15
-    assert [row.replace("(docs/", "(") for row in rows] == re.findall(
-        r"^\| .* \|$", _section(index, "Which part do I need?"), re.MULTILINE
-    )
+    page = (CHECKOUT / "docs/start/which-part.md").read_text()
+    page = page.replace("](../", "](docs/").replace("](coming-from", "](docs/start/coming-from")
+    assert rows == re.findall(r"^\| .* \|$", page, re.MULTILINE)
 
 
 def test_public_names_are_taken_from_the_package() -> None:

@@ -1,4 +1,4 @@
-"""The examples of docs/reference/decoding.md and docs/reference/sampling.md run."""
+"""The examples of the pages on decoding and sampling run."""
 
 from __future__ import annotations
 
@@ -28,13 +28,30 @@ def test_examples_run(
     assert set(json.loads(names["result"].text)) == {"name", "age"}
     assert re.fullmatch("[A-Z][a-z]{2,15} [A-Z][a-z]{2,15}", names["name"])
     assert names["found"]["answer"] in ("yes", "no")
+    assert (names["healed"].text, len(names["healed"].tokens)) == ("//a", 2)
+    assert [part.text for part in names["running"].captures()] == ["note", "Ada</english>"]
+    assert names.blocks == 10
+
+
+def test_examples_of_the_own_loop_run(
+    json_vocabulary: Vocabulary, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The loop ends with a number of one or two digits."""
+    monkeypatch.setattr(structgen, "load_model", lambda: HashModel(json_vocabulary), raising=False)
+    assert run_page("guides/own-loop.md").blocks == 2
     assert re.search(r"b'[1-9][0-9]?'\n", capsys.readouterr().out)
+
+
+def test_examples_of_traces_run(
+    json_vocabulary: Vocabulary, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The written trace is one that the command line shows."""
+    monkeypatch.setattr(structgen, "load_model", lambda: HashModel(json_vocabulary), raising=False)
+    names = run_page("guides/traces.md")
+    assert names.blocks == 2
     (tmp_path / "trace.json").write_text(names["written"])
     assert main(["trace", str(tmp_path / "trace.json")]) == 0
     assert re.search(r"^answer 1: .*\n  token +chosen +removed", capsys.readouterr().out, re.MULTILINE)
-    assert (names["healed"].text, len(names["healed"].tokens)) == ("//a", 2)
-    assert [part.text for part in names["running"].captures()] == ["note", "Ada</english>"]
-    assert names.blocks == 14
 
 
 def test_examples_of_transformers_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

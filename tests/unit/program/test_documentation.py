@@ -1,4 +1,4 @@
-"""The examples of docs/guides/programs.md run."""
+"""The examples of the pages on programs run."""
 
 from __future__ import annotations
 
@@ -23,9 +23,11 @@ def test_examples_run(
     monkeypatch.setattr(home, "_default", [model])
     monkeypatch.setattr(HashModel, "encode_prompt", _with_turns(HashModel.encode_prompt))
     names = run_page("guides/programs.md")
-    assert names.blocks == 9
+    assert names.blocks == 5
     assert isinstance(names["run"].value, int)
-    assert set(names["labels"]) == {"positive", "negative", "neutral"}
+    assert run_page("guides/thinking.md").blocks == 1
+    assert set(run_page("guides/probability.md")["labels"]) == {"positive", "negative", "neutral"}
+    assert run_page("guides/streaming.md").blocks == 2
     assert re.search(r"^name = .*\nage = \d+$", capsys.readouterr().out, re.MULTILINE)
 
 
