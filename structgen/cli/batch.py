@@ -6,7 +6,6 @@ import asyncio
 import hashlib
 import io
 import os
-import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,15 +16,16 @@ import click
 
 from structgen.cli.batch_file import LineFile, RowLog, key_of, request_line
 from structgen.cli.batch_processes import Finished, Job, LineRunner, run_in_processes
-from structgen.cli.command import Command, complete_files
+from structgen.cli.command import Command, complete_device, complete_models, completes_files
 from structgen.cli.grammar_source import run_file
 from structgen.cli.model_option import EMBEDDED, RUNTIMES, decoder_of, diffusion_model_of, model_of
 from structgen.cli.run_option import Decoder
 from structgen.cli.run_program import is_program, json_arguments, load_program, plain_argument
 from structgen.cli.run_prompts import PromptLine, line_of
 from structgen.cli.run_server import server_of
-from structgen.cli.terminal import DONE, FAILED, INTERRUPTED, Failure, ProgressLine
+from structgen.cli.terminal import DONE, FAILED, INTERRUPTED, Failure, say
 from structgen.errors import ModelError
+from structgen.progress import ProgressBar
 
 if TYPE_CHECKING:
     from threading import Event
@@ -64,7 +64,7 @@ class _Model:
             return _own_model(self.model)
         devices = self.device.split(",")
         device = devices[process % len(devices)]
-        progress = ProgressLine() if processes == 1 else ProgressLine(io.StringIO())
+        progress = ProgressBar() if processes == 1 else ProgressBar(io.StringIO())
         decoder = self.decoder or decoder_of(self.model, progress)
         if decoder == "diffusion":
             return diffusion_model_of(self.model, progress, trust_remote_code=self.trust_remote_code, device=device)
@@ -220,7 +220,9 @@ def _digest(key: str | int) -> str:
         "structgen batch requests.jsonl answers.jsonl --model model.gguf",
     ),
 )
-@click.argument("paths", nargs=-1, metavar="[FILE.py:NAME] IN OUT", shell_complete=complete_files)
+@click.argument(
+    "paths", nargs=-1, metavar="[FILE.py:NAME] IN OUT", shell_complete=completes_files(".py", ".jsonl", ".txt")
+)
 @click.option(
     "--workers",
     type=click.IntRange(min=1),
@@ -259,7 +261,7 @@ def _digest(key: str | int) -> str:
 @click.option(
     "--model",
     metavar="M",
-    shell_complete=complete_files,
+    shell_complete=complete_models,
     help="A hub id, a folder, a GGUF file, the address of a server, or FILE.py:NAME, a function that returns a model.  "
     "[default: the embedded model]",
 )
@@ -267,6 +269,7 @@ def _digest(key: str | int) -> str:
 @click.option(
     "--device",
     metavar="D",
+    shell_complete=complete_device,
     default="auto",
     show_default=True,
     help="Where the model runs: auto, cpu, cuda; cuda:0,cuda:1 are taken by turns.",
@@ -341,7 +344,7 @@ def _run(job: Job, lines: LineFile, log: RowLog, workers: int) -> int:
     total = len(lines.places)
     skipped = sum(key in log.finished for key in lines.places)
     if skipped < len(log.finished):
-        click.echo(f"note: OUT has {len(log.finished) - skipped} rows of ids that IN has not", err=True)
+        say("note", f"OUT has {len(log.finished) - skipped} rows of ids that IN has not")
     done = 0
     try:
         with _progress(total, skipped, log) as advance:
@@ -368,30 +371,15 @@ def _run(job: Job, lines: LineFile, log: RowLog, workers: int) -> int:
 
 @contextmanager
 def _progress(total: int, skipped: int, log: RowLog) -> Iterator[Callable[[], None]]:
-    """A bar on standard error, or in a pipe a line for each quarter."""
-    if not sys.stderr.isatty():
-        line, done = ProgressLine(), skipped
-
-        def advance_line() -> None:
-            nonlocal done
-            done += 1
-            line("run lines", done, total)
-
-        yield advance_line
-        return
+    """A bar on standard error, if that is a terminal."""
     began, done = monotonic(), 0
-
-    def facts(_: object) -> str:
-        return f"{done / max(monotonic() - began, 1e-9):.1f}/s, {log.failed} errors"
-
-    with click.progressbar(
-        length=total, label="run lines", file=sys.stderr, show_pos=True, show_eta=True, item_show_func=facts
-    ) as bar:
-        bar.update(skipped, "")
+    with ProgressBar() as bar:
 
         def advance() -> None:
             nonlocal done
             done += 1
-            bar.update(1, "")
+            pace = done / max(monotonic() - began, 1e-9)
+            bar("run lines", skipped + done, total, f"{pace:.1f}/s, {log.failed} errors")
 
+        bar("run lines", skipped, total)
         yield advance

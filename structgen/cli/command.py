@@ -14,17 +14,23 @@ from typing import IO, TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 import click
 
-from structgen.cli.terminal import PIPE_CLOSED, Failure
+from structgen.cli.terminal import PIPE_CLOSED, Failure, colours
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
 __all__ = [
+    "COMPLETION_VARIABLE",
+    "DESCRIPTIONS",
     "GROUPS",
     "Command",
     "CommandGroup",
+    "complete_descriptions",
+    "complete_device",
     "complete_files",
+    "complete_models",
     "completes",
+    "completes_files",
     "output_file",
     "output_option",
     "output_options",
@@ -57,8 +63,9 @@ class _Context(click.Context):
 
     def __init__(self, *arguments: Any, **settings: Any) -> None:
         super().__init__(*arguments, **settings)
-        if os.environ.get("NO_COLOR"):  # https://no-color.org
-            self.color = False
+        wanted = colours()
+        if wanted is not None:
+            self.color = wanted
 
 
 _FIRST_COLUMN: Final = 30
@@ -215,6 +222,58 @@ def complete_files(_: click.Context, __: click.Parameter, incomplete: str) -> li
     from click.shell_completion import CompletionItem
 
     return [CompletionItem(incomplete, type="file")]
+
+
+def completes_files(*endings: str) -> _Completion:
+    """Return a completion of folders, and of files with these endings; of all files where there are none."""
+
+    def complete(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        from click.shell_completion import CompletionItem
+
+        paths = [CompletionItem(path, type="path") for path in _paths(incomplete, endings)]
+        return [*complete_files(ctx, parameter, incomplete), *paths]
+
+    return complete
+
+
+def _paths(incomplete: str, endings: tuple[str, ...]) -> list[str]:
+    """The paths that begin with ``incomplete`` as it was typed; folders end with a slash."""
+    folder, slash, start = incomplete.rpartition("/")
+    try:
+        with os.scandir(folder + slash or ".") as entries:
+            shown = [entry for entry in entries if entry.name.startswith(start) and (start or entry.name[0] != ".")]
+            names = [f"{each.name}/" if each.is_dir() else each.name for each in shown]
+    except OSError:
+        return []
+    return sorted(folder + slash + name for name in names if name.endswith(("/", *endings)) and name.isprintable())
+
+
+def complete_models(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Complete names of models: the embedded one, those of the hub's cache, GGUF files and folders."""
+    hub = os.environ.get("HF_HUB_CACHE") or os.path.join(
+        os.environ.get("HF_HOME") or os.path.expanduser("~/.cache/huggingface"), "hub"
+    )
+    try:
+        cached = [name.removeprefix(_HUB_PREFIX).replace("--", "/") for name in os.listdir(hub) if _is_model(name)]
+    except OSError:
+        cached = []
+    files = completes_files(".gguf")(ctx, parameter, incomplete)
+    return [*files, *completes(["embedded", *sorted(cached)])(ctx, parameter, incomplete)]
+
+
+_HUB_PREFIX: Final = "models--"
+
+
+def _is_model(name: str) -> bool:
+    return name.startswith(_HUB_PREFIX) and name.isprintable()
+
+
+DESCRIPTIONS: Final = (".json", ".lark", ".gbnf", ".ebnf")
+"""How the names of files end that say what may be written."""
+complete_descriptions: Final = completes_files(*DESCRIPTIONS)
+complete_device: Final = completes(("auto", "cpu", "cuda", "mps"))
+COMPLETION_VARIABLE: Final = "_STRUCTGEN_COMPLETE"
+"""The variable by which the script of a shell asks for completions."""
 
 
 output_option: Final = click.option(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from structgen.cli.command import Command, complete_files, output_options
+from structgen.cli.command import Command, complete_descriptions, complete_models, output_options
 from structgen.cli.grammar_source import SourceOptions, compile_source, read_source, source_options
 from structgen.cli.model_option import vocabulary_of
 from structgen.cli.terminal import DONE, FAILED
@@ -29,11 +29,16 @@ _MAX_SHOWN: Final = 120
         'structgen explain query.lark --text "SELECT * FROM " --model embedded',
     ),
 )
-@click.argument("paths", nargs=-1, metavar="FILE", shell_complete=complete_files)
+@click.argument("paths", nargs=-1, metavar="FILE", shell_complete=complete_descriptions)
 @source_options()
 @click.option("--text", default="", metavar="PREFIX", help="What has been written so far.")
 @click.option("--token", metavar="T", help="Say whether the text T may come next.")
-@click.option("--model", metavar="M", help="Tell of the tokens of a model too; 'embedded' is that of run.")
+@click.option(
+    "--model",
+    metavar="M",
+    shell_complete=complete_models,
+    help="Tell of the tokens of a model too; 'embedded' is that of run.",
+)
 @output_options
 @click.option("--json", "as_json", is_flag=True, help="Write the answer as JSON.")
 def explain(

@@ -17,6 +17,7 @@ import click
 
 from structgen.cli.terminal import Failure
 from structgen.errors import GrammarSyntaxError, StructgenError
+from structgen.progress import watched
 
 if TYPE_CHECKING:
     from structgen.engine import Constraint, Vocabulary
@@ -230,13 +231,13 @@ def read_source(path: str | None, options: SourceOptions) -> GrammarSource:
     if path is None:
         from structgen.frontends.regex import regex
 
-        with refusals(""):
+        with refusals(""), watched("read the expression", always=True):
             return GrammarSource(regex(options.regex or "", dialect=options.dialect), "", options.regex or "")
     label = "standard input" if path == STANDARD_INPUT else path
     text = read_text(path)
     if not text.strip():
         raise Failure(f"{label}: it is empty; give a JSON Schema or a grammar")
-    with refusals(label, text):
+    with refusals(label, text), watched("read the description", always=True):
         notation = options.notation or _notation(path, text)
         if notation not in ("json-schema", "structural_tag"):
             return GrammarSource(_grammar(path, text, notation, options), label, text)
@@ -270,7 +271,7 @@ def compile_source(source: GrammarSource, vocabulary: Vocabulary | None = None) 
     from structgen.engine import compile as compile_grammar
     from structgen.engine.analysis.byte_graph import byte_vocabulary
 
-    with refusals(source.label):
+    with refusals(source.label), watched("compile the grammar", always=True):
         return compile_grammar(source.grammar, vocabulary or byte_vocabulary(source.grammar))
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, get_args
 
 import click
 
-from structgen.cli.command import Command, complete_files, output_options
+from structgen.cli.command import Command, complete_descriptions, complete_files, complete_models, output_options
 from structgen.cli.grammar_source import (
     STANDARD_INPUT,
     SourceOptions,
@@ -23,7 +23,7 @@ from structgen.cli.grammar_source import (
     source_options,
     unreadable,
 )
-from structgen.cli.terminal import DONE, FAILED
+from structgen.cli.terminal import DONE, FAILED, say
 from structgen.errors import error_values
 
 if TYPE_CHECKING:
@@ -41,9 +41,14 @@ __all__ = ["Target", "check", "convert", "diff", "match", "sample", "show"]
         "structgen check --regex '[0-9]{4}-[0-9]{2}'",
     ),
 )
-@click.argument("paths", nargs=-1, metavar="FILE", shell_complete=complete_files)
+@click.argument("paths", nargs=-1, metavar="FILE", shell_complete=complete_descriptions)
 @source_options()
-@click.option("--model", metavar="M", help="Tell of the tokens of a model too; 'embedded' is that of run.")
+@click.option(
+    "--model",
+    metavar="M",
+    shell_complete=complete_models,
+    help="Tell of the tokens of a model too; 'embedded' is that of run.",
+)
 @click.option("--strict", is_flag=True, help="Fail if something is noted that is hardly meant.")
 @output_options
 @click.option("--json", "as_json", is_flag=True, help="Write the report as JSON.")
@@ -76,7 +81,7 @@ def check(paths: tuple[str, ...], source: SourceOptions, model: str | None, *, s
     else:
         click.echo("\n".join(report.lines(tokens=model is not None)))
         for note in notes:
-            click.echo(f"note: {note}", err=True)
+            say("note", note)
     return FAILED if strict and any(finding.is_warning for finding in findings) else DONE
 
 
@@ -96,7 +101,7 @@ Target: TypeAlias = Literal["gbnf", "ebnf", "lark", "llguidance", "json-schema",
     cls=Command,
     examples=("structgen convert query.lark --to gbnf -o query.gbnf",),
 )
-@click.argument("paths", nargs=-1, metavar="FILE", shell_complete=complete_files)
+@click.argument("paths", nargs=-1, metavar="FILE", shell_complete=complete_descriptions)
 @click.option("--to", "target", type=click.Choice(get_args(Target)), required=True, help="The notation to write.")
 @click.option("--strict", is_flag=True, help="Exit with 1 if anything is lost, be it an annotation or a name.")
 @click.option("--superset", is_flag=True, help="Leave out what cannot be said; the written language is larger then.")
@@ -125,7 +130,7 @@ def convert(paths: tuple[str, ...], source: SourceOptions, target: Target, *, st
     cls=Command,
     examples=("structgen diff v1.schema.json v2.schema.json",),
 )
-@click.argument("paths", nargs=-1, metavar="OLD NEW", shell_complete=complete_files)
+@click.argument("paths", nargs=-1, metavar="OLD NEW", shell_complete=complete_descriptions)
 @source_options(reads=True)
 @click.option("--max-bytes", metavar="N", type=click.IntRange(0), help="Compare strings of up to N bytes only.")
 @click.option("--max-pairs", metavar="N", type=click.IntRange(1), help="Pairs of states to look at; else 50,000.")
@@ -193,7 +198,7 @@ def _sentence(one: str, other: str, found: Inclusion) -> str:
     cls=Command,
     examples=('structgen show query.lark --html -o query.html --text "SELECT "',),
 )
-@click.argument("paths", nargs=-1, metavar="FILE", shell_complete=complete_files)
+@click.argument("paths", nargs=-1, metavar="FILE", shell_complete=complete_descriptions)
 @source_options()
 @click.option("--html", is_flag=True, help="Write a page of HTML; without it, a list of rules and states.")
 @click.option("--text", default="", metavar="T", help="The text that the page steps through at first.")
@@ -280,7 +285,7 @@ _MAX_BYTES: Final = 80
         'structgen sample --regex "[a-z]{3}" --uniform --seed 7',
     ),
 )
-@click.argument("paths", nargs=-1, metavar="FILE", shell_complete=complete_files)
+@click.argument("paths", nargs=-1, metavar="FILE", shell_complete=complete_descriptions)
 @source_options()
 @click.option("-n", "count", metavar="K", type=click.IntRange(0), default=10, show_default=True, help="How many.")
 @click.option(

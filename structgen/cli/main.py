@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import gc
+import os
 from collections.abc import Sequence
 from typing import Any, Final
 
 import click
 
-from structgen.cli.command import CommandGroup
-from structgen.cli.terminal import DONE, FAILED, INTERRUPTED, Failure, status_of
+from structgen.cli.command import COMPLETION_VARIABLE, CommandGroup
+from structgen.cli.terminal import DONE, FAILED, INTERRUPTED, Failure, say, status_of
 from structgen.errors import StructgenError
 
 __all__ = ["cli", "main"]
@@ -29,6 +30,7 @@ _HOMES: Final = {
         "trace": "structgen.cli.trace",
         "bench": "structgen.cli.bench",
         "doctor": "structgen.cli.doctor",
+        "completion": "structgen.cli.completion",
     },
 }
 """The module of each command, by the heading of the help; only the module of the command that runs is imported."""
@@ -76,6 +78,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: Sequence[str] | None) -> int:
+    if COMPLETION_VARIABLE in os.environ:  # a shell asks
+        from structgen.cli.completion import register
+
+        register()
     try:
         # Commands return their status; click itself returns one for --help and --version.
         status: Any = cli.main(args=arguments, prog_name="structgen", standalone_mode=False)
@@ -101,6 +107,8 @@ def _run(arguments: Sequence[str] | None) -> int:
 
 
 def _fail(message: str, status: int) -> int:
-    if message:
-        click.echo(message if status == INTERRUPTED else f"error: {message}", err=True)
+    if message and status == INTERRUPTED:
+        click.echo(message, err=True)
+    elif message:
+        say("error", message)
     return status

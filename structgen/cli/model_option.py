@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any, Final, Literal, final
 
 import click
 
-from structgen.cli.terminal import UNUSABLE, Failure, ProgressLine
+from structgen.cli.terminal import UNUSABLE, Failure
 from structgen.errors import ModelError
 from structgen.methods.catalogue import made, unknown
+from structgen.progress import ProgressBar
 
 if TYPE_CHECKING:
     from structgen.engine import Vocabulary
@@ -108,7 +109,7 @@ EMBEDDED: Final = "embedded"
 
 
 @contextmanager
-def _failures_of(name: str | None, progress: ProgressLine) -> Iterator[None]:
+def _failures_of(name: str | None, progress: ProgressBar) -> Iterator[None]:
     """Load a model; failures of one that the user named are the user's.
 
     Raises:
@@ -127,7 +128,7 @@ def _failures_of(name: str | None, progress: ProgressLine) -> Iterator[None]:
 
 def model_of(
     name: str | None,
-    progress: ProgressLine,
+    progress: ProgressBar,
     *,
     device: str = "auto",
     runtime: Runtime = "auto",
@@ -146,7 +147,7 @@ def model_of(
         return load_model(source, device=device, progress=progress, runtime=runtime, threads=threads)
 
 
-def decoder_of(name: str | None, progress: ProgressLine) -> Literal["autoregressive", "diffusion"]:
+def decoder_of(name: str | None, progress: ProgressBar) -> Literal["autoregressive", "diffusion"]:
     """How a model writes, by its files; ``autoregressive`` where they do not say.
 
     Raises:
@@ -162,7 +163,7 @@ def decoder_of(name: str | None, progress: ProgressLine) -> Literal["autoregress
 
 
 def diffusion_model_of(
-    name: str | None, progress: ProgressLine, *, trust_remote_code: bool, device: str = "auto"
+    name: str | None, progress: ProgressBar, *, trust_remote_code: bool, device: str = "auto"
 ) -> DiffusionModel:
     """Load a diffusion model; errors as of ``model_of``."""
     from structgen.models import load_diffusion_model
@@ -184,7 +185,7 @@ def vocabulary_of(name: str) -> Vocabulary:
     from structgen.models import embedded_folder
     from structgen.models.location import find_local
 
-    progress = ProgressLine()
+    progress = ProgressBar()
     with _failures_of(name, progress):
         local = embedded_folder(progress=progress) if name == EMBEDDED else find_local(name)
     return model_of(name, progress).vocabulary if local is None else Vocabulary.load(local)

@@ -7,7 +7,17 @@ from typing import TYPE_CHECKING, Any, Final, get_args
 
 import click
 
-from structgen.cli.command import Command, complete_files, completes, output_file, output_option
+from structgen.cli.command import (
+    DESCRIPTIONS,
+    Command,
+    complete_device,
+    complete_files,
+    complete_models,
+    completes,
+    completes_files,
+    output_file,
+    output_option,
+)
 from structgen.cli.grammar_source import (
     STANDARD_INPUT,
     SourceOptions,
@@ -32,8 +42,9 @@ from structgen.cli.run_program import is_program, program_rows, run_program
 from structgen.cli.run_prompts import read_lines, write_rows
 from structgen.cli.run_server import check_served, run_on_server, server_of
 from structgen.cli.run_tokens import TokenTask, write_output, write_outputs_with_weights
-from structgen.cli.terminal import DONE, ProgressLine
+from structgen.cli.terminal import DONE
 from structgen.methods.catalogue import CANVAS_SAMPLERS, COMMIT_POLICIES, REUSES, SAMPLERS
+from structgen.progress import ProgressBar
 
 if TYPE_CHECKING:
     from structgen.decode import AnyDrafter, AnySampler
@@ -73,7 +84,7 @@ _GROUPS: Final = {
         "structgen run person.schema.json --model http://localhost:8000/v1#qwen3",
     ),
 )
-@click.argument("paths", nargs=-1, metavar="FILE", shell_complete=complete_files)
+@click.argument("paths", nargs=-1, metavar="FILE", shell_complete=completes_files(*DESCRIPTIONS, ".py"))
 @source_options()
 @click.option(
     "--prompt", metavar="P", help=f"What the model is asked, or - for standard input.  [default: {DEFAULT_PROMPT}]"
@@ -107,7 +118,7 @@ _GROUPS: Final = {
 @click.option(
     "--model",
     metavar="M",
-    shell_complete=complete_files,
+    shell_complete=complete_models,
     help="A hub id, a folder, a GGUF file, or the address of a server.  [default: SmolLM2-135M-Instruct, or the "
     "embedded diffusion model]",
 )
@@ -115,6 +126,7 @@ _GROUPS: Final = {
 @click.option(
     "--device",
     metavar="D",
+    shell_complete=complete_device,
     default="auto",
     show_default=True,
     help="Where the model runs: auto (a GPU if there is one), cpu, cuda, cuda:1, mps.",
@@ -155,6 +167,7 @@ _GROUPS: Final = {
     "--potential",
     multiple=True,
     metavar="FILE.py:NAME",
+    shell_complete=completes_files(".py"),
     help="A predicate or score of the text that outputs have to fulfil; may be repeated.",
 )
 @click.option("--canonical", is_flag=True, help="Only outputs whose tokens the tokenizer itself would write.")
@@ -251,7 +264,7 @@ def _run(path: str | None, source: SourceOptions, request: Request) -> int:
     potentials = potentials_of(request.potential)
     read = read_source(path, source)
     compile_source(read)  # refuses what is wrong before a model is fetched and loaded
-    progress = ProgressLine()
+    progress = ProgressBar()
 
     def load() -> TokenTask:
         drafter = drafter_of(request.drafter, progress)
@@ -274,7 +287,7 @@ def _run(path: str | None, source: SourceOptions, request: Request) -> int:
     return DONE
 
 
-def _load_model(request: Request, progress: ProgressLine) -> LanguageModel:
+def _load_model(request: Request, progress: ProgressBar) -> LanguageModel:
     model = model_of(request.model, progress, device=request.device, runtime=request.runtime or "auto")
     if request.chat_template is not None:
         from structgen.models.model_input import use_chat_template
@@ -315,7 +328,7 @@ def _run_program(path: str, request: Request) -> int:
         "sampler": sampler,
         "canonical": request.canonical or None,
     }
-    progress = ProgressLine()
+    progress = ProgressBar()
     if request.drafter is not None:
         changes["drafter"] = drafter_of(request.drafter, progress)  # None is no drafter there
 

@@ -20,13 +20,13 @@ from structgen.cli.terminal import (
     INTERRUPTED,
     CanvasScreen,
     Failure,
-    ProgressLine,
     cut_text,
     result_as_json,
     result_values,
     write_costs,
 )
 from structgen.methods.catalogue import CANVAS_SAMPLERS, COMMIT_POLICIES, REUSES
+from structgen.progress import ProgressBar
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -250,10 +250,10 @@ class _CanvasProgress:
         self._model: DiffusionModel | None = None
         self.stream: Callable[[Snapshot], object] | None = self.tell if streams else None
         self._screen: Callable[[Snapshot], object] | None = None
-        self.progress = ProgressLine()
+        self.progress = ProgressBar()
         self.recorder: Recorder
 
-    def load(self, name: str | None, progress: ProgressLine) -> DiffusionModel:
+    def load(self, name: str | None, progress: ProgressBar) -> DiffusionModel:
         """Load the model, and get ready to show its tokens."""
         from structgen.decode.diffusion.replay import Recorder
 

@@ -14,16 +14,16 @@ import click
 
 from structgen.cli.grammar_source import STANDARD_INPUT, read_text, run_file
 from structgen.cli.model_option import NamedOption, model_of, unknown
-from structgen.cli.terminal import Failure, accepted_drafts, finite
+from structgen.cli.terminal import Failure, accepted_drafts, finite, say
 from structgen.errors import DraftWarning
 from structgen.methods.catalogue import BRIDGES, DRAFTERS, SAMPLERS
 
 if TYPE_CHECKING:
-    from structgen.cli.terminal import ProgressLine
     from structgen.decode import AnyCanvasSampler, AnyPotential, AnySampler
     from structgen.decode.sampling import Samples
     from structgen.decode.speculative.speculation import AnyDrafter
     from structgen.models import Prompt, Runtime
+    from structgen.progress import ProgressBar
 
 __all__ = [
     "DEFAULT_PROMPT",
@@ -58,7 +58,7 @@ _NOT_SETTABLE: Final = frozenset(
 """Settings of drafters that are no literals."""
 
 
-def drafter_of(text: str | None, progress: ProgressLine) -> AnyDrafter:
+def drafter_of(text: str | None, progress: ProgressBar) -> AnyDrafter:
     """Return what ``NAME`` or ``NAME:KEY=VALUE,...`` asks for, None as ``auto``; a draft model is loaded.
 
     Draft tokens are run only where they are expected to pay, as those of ``auto`` are; those of ``jacobi`` and
@@ -87,7 +87,7 @@ def drafter_of(text: str | None, progress: ProgressLine) -> AnyDrafter:
     return Speculation(drafter, cost=None if name in _LEARN_FROM_OWN_ROWS else "assumed")
 
 
-def _draft_model(held: dict[str, Any], progress: ProgressLine) -> dict[str, Any]:
+def _draft_model(held: dict[str, Any], progress: ProgressBar) -> dict[str, Any]:
     """Take the model and the bridge out of the settings of ``draft-model``."""
     if "model" not in held:
         raise click.UsageError(f"{_OPTION} {_DRAFT_MODEL}: it needs a model: write {_DRAFT_MODEL}:model=M")
@@ -111,7 +111,7 @@ def failures_noted() -> Iterator[None]:
         line: str | None = None,
     ) -> None:
         if issubclass(category, DraftWarning):
-            click.echo(f"note: {message}", err=True)
+            say("note", str(message))
         else:
             others(message, category, filename, lineno, file, line)
 

@@ -14,7 +14,8 @@ import click
 
 from structgen.cli.grammar_source import read_text, run_file
 from structgen.cli.run_prompts import PromptLine, read_lines, write_rows
-from structgen.cli.terminal import INTERRUPTED, Failure, ProgressLine, write_costs
+from structgen.cli.terminal import INTERRUPTED, Failure, write_costs
+from structgen.progress import ProgressBar
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
@@ -49,7 +50,7 @@ def run_program(
     request: Request,
     *,
     load: Callable[[], AnyModel],
-    progress: ProgressLine,
+    progress: ProgressBar,
     changes: dict[str, Any],
     outputs: int,
 ) -> list[Run[Any]]:
@@ -132,7 +133,7 @@ def run_quietly(
 def follow(
     program: Program[..., Any],
     arguments: dict[str, Any],
-    progress: ProgressLine,
+    progress: ProgressBar,
     *,
     stream: bool,
     shows_prompt: bool = True,

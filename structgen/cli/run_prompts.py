@@ -18,6 +18,7 @@ from structgen.cli.command import unwritable
 from structgen.cli.grammar_source import STANDARD_INPUT, unreadable
 from structgen.cli.terminal import DONE, FAILED, INTERRUPTED, Failure
 from structgen.errors import LimitExceeded, StructgenError, meant
+from structgen.progress import ProgressBar
 
 if TYPE_CHECKING:
     from structgen.cli.run_option import Request
@@ -259,12 +260,15 @@ def _row_of(line: PromptLine, model: AnyModel, stopped: Event, write: RowWriter)
 @contextmanager
 def _progress(total: int, done: int) -> Iterator[Callable[[], None]]:
     """A bar on standard error, if that is a terminal."""
-    if not sys.stderr.isatty():
-        yield lambda: None
-        return
-    with click.progressbar(length=total, label="write rows", file=sys.stderr, show_pos=True) as bar:
-        bar.update(done)
-        yield lambda: bar.update(1)
+    with ProgressBar() as bar:
+
+        def advance() -> None:
+            nonlocal done
+            done += 1
+            bar("write rows", done, total)
+
+        bar("write rows", done, total)
+        yield advance
 
 
 @final

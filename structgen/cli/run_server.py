@@ -12,7 +12,8 @@ import click
 from structgen.cli.grammar_source import SourceOptions, compile_source, read_source
 from structgen.cli.run_program import follow, run_quietly
 from structgen.cli.run_prompts import PromptLine, prompt_of, read_lines, write_rows
-from structgen.cli.terminal import DONE, ProgressLine
+from structgen.cli.terminal import DONE
+from structgen.progress import ProgressBar
 
 if TYPE_CHECKING:
     from threading import Event
@@ -91,7 +92,7 @@ def run_on_server(path: str | None, source: SourceOptions, request: Request, sam
                 return _values(run_quietly(program, settings, request, line, model, stopped))
 
             return write_rows(request, read_lines(request.prompts, "prompt", plain=str), lambda: (model, write))
-        progress = ProgressLine()
+        progress = ProgressBar()
         program = _program_of(answer, prompt, request)
         for seed in range(request.seed, request.seed + outputs):
             try:

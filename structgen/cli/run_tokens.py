@@ -13,12 +13,12 @@ from structgen.cli.run_prompts import PromptLine, prompt_of
 from structgen.cli.terminal import (
     INTERRUPTED,
     Failure,
-    ProgressLine,
     cut_text,
     result_as_json,
     result_values,
     write_costs,
 )
+from structgen.progress import ProgressBar
 
 if TYPE_CHECKING:
     from threading import Event
@@ -41,7 +41,7 @@ class TokenTask:
     sampler: AnySampler
     potentials: Sequence[AnyPotential]
     drafter: AnyDrafter
-    progress: ProgressLine
+    progress: ProgressBar
     request: Request
 
     def generation(self, context: Context, seed: int, max_tokens: int | None = None) -> Generation:
@@ -127,7 +127,7 @@ def write_outputs_with_weights(task: TokenTask, prompt: list[int]) -> None:
     write_weights(samples, request, task.sampler, task.model.name)
 
 
-def _follow(generation: Generation, progress: ProgressLine, *, stream: bool) -> None:
+def _follow(generation: Generation, progress: ProgressBar, *, stream: bool) -> None:
     """Run a generation to its end and show how far it is."""
     progress("generate tokens:", 0, None)
     if stream:

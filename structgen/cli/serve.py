@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Final, get_args
 
 import click
 
-from structgen.cli.command import Command
+from structgen.cli.command import Command, complete_device, complete_models
 from structgen.cli.model_option import EMBEDDED, RUNTIMES, decoder_of, diffusion_model_of, model_of
 from structgen.cli.run_option import Decoder
-from structgen.cli.terminal import DONE, UNUSABLE, Failure, ProgressLine
+from structgen.cli.terminal import DONE, UNUSABLE, Failure
 from structgen.errors import ModelError
+from structgen.progress import ProgressBar
 
 if TYPE_CHECKING:
     from structgen.decode import AnyModel
@@ -44,13 +45,20 @@ _LOOPBACK: Final = ("127.0.0.1", "::1", "localhost")
     },
     examples=("structgen serve", "structgen serve --model model.gguf --port 9000 --api-key secret"),
 )
-@click.option("--model", metavar="M", help="A hub id, folder or GGUF file.  [default: the embedded model]")
+@click.option(
+    "--model",
+    metavar="M",
+    shell_complete=complete_models,
+    help="A hub id, folder or GGUF file.  [default: the embedded model]",
+)
 @click.option(
     "--decoder",
     type=click.Choice(get_args(Decoder)),
     help="The model writes token by token, or it is a diffusion model that fills canvases.  [default: by its files]",
 )
-@click.option("--device", default="auto", show_default=True, help="Where the model runs.")
+@click.option(
+    "--device", shell_complete=complete_device, default="auto", show_default=True, help="Where the model runs."
+)
 @click.option(
     "--runtime",
     type=click.Choice(RUNTIMES),
@@ -114,13 +122,13 @@ def serve(  # noqa: PLR0913  its options
     from structgen.memory_cache import share_heaps
 
     def load() -> AnyModel:
-        progress = ProgressLine()
+        progress = ProgressBar()
         if decoder == "diffusion":
             return diffusion_model_of(model, progress, trust_remote_code=trust_remote_code, device=device)
         return model_of(model or EMBEDDED, progress, device=device, runtime=runtime or _runtime(model))
 
     if decoder is None:
-        decoder = decoder_of(model, ProgressLine())
+        decoder = decoder_of(model, ProgressBar())
     if decoder == "diffusion" and runtime is not None:
         raise click.UsageError("--runtime: torch runs diffusion models; leave it out")
     if decoder == "autoregressive" and trust_remote_code:

@@ -1,4 +1,4 @@
-"""What the command line writes: exit statuses and errors, progress and canvases on standard error, results, costs."""
+"""What the command line writes: exit statuses and errors, canvases on standard error, results, costs; and colours."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import math
 import os
 import sys
 import unicodedata
-from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, TextIO, final
 
 import click
@@ -27,12 +26,13 @@ __all__ = [
     "UNUSABLE",
     "CanvasScreen",
     "Failure",
-    "ProgressLine",
     "accepted_drafts",
+    "colours",
     "cut_text",
     "finite",
     "result_as_json",
     "result_values",
+    "say",
     "status_of",
     "write_costs",
 ]
@@ -46,6 +46,29 @@ INTERRUPTED: Final = 130
 """Ctrl-C, as a shell reports a process that SIGINT ended."""
 PIPE_CLOSED: Final = 141
 """The output pipe is closed, as a shell reports a process that SIGPIPE ended."""
+
+
+def colours() -> bool | None:
+    """Whether the environment wants colours; None: where the output is a terminal.
+
+    ``NO_COLOR`` and ``FORCE_COLOR`` count unless they are empty (https://no-color.org, https://force-color.org), then
+    ``CLICOLOR_FORCE`` and ``CLICOLOR`` unless they are 0 (https://bixense.com/clicolors); a dumb terminal has none.
+    The first of these decides, as in Python itself.
+    """
+    if os.environ.get("NO_COLOR"):
+        return False
+    if os.environ.get("FORCE_COLOR") or os.environ.get("CLICOLOR_FORCE", "0") not in ("", "0"):
+        return True
+    return False if os.environ.get("CLICOLOR") == "0" or os.environ.get("TERM") == "dumb" else None
+
+
+def say(kind: str, message: str) -> None:
+    """Write a message to standard error, with its kind (``error``, ``warning``, ``note``) in a colour of its own."""
+    mark = click.style(f"{kind}:", fg=_MARKS.get(kind), bold=True)
+    click.echo(f"{mark} {message}", err=True, color=colours())
+
+
+_MARKS: Final = {"error": "red", "warning": "yellow"}
 
 
 class Failure(Exception):
@@ -115,10 +138,10 @@ def write_costs(stats: Stats, *, slots: int | None = None, cut: str = "") -> Non
     )
     if cut:
         raised = "--max-tokens" if slots is None else "--canvas or --max-tokens"
-        click.echo(
-            f"warning: {cut} may differ from what the model would have written: the budget excluded tokens that the "
-            f"grammar allows; raise {raised}",
-            err=True,
+        say(
+            "warning",
+            f"{cut} may differ from what the model would have written: the budget excluded tokens that the grammar "
+            f"allows; raise {raised}",
         )
 
 
@@ -143,61 +166,6 @@ def finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-_REDRAW_S: Final = 0.1
-_QUARTERS: Final = 4
-
-
-@final
-class ProgressLine:
-    """Shows the stages of a long step, by default on standard error; it is a ``structgen.models.Progress``.
-
-    On a terminal a stage is one line that is drawn over and over; elsewhere a stage is written when it begins and
-    at every quarter of the way.
-    """
-
-    def __init__(self, stream: TextIO | None = None) -> None:
-        self._stream = sys.stderr if stream is None else stream
-        self._moves = self._stream.isatty()
-        self._stage = ""
-        self._line = ""
-        self._drawn = 0.0
-        self._quarter = 0
-
-    def __call__(self, stage: str, done: int, total: int | None, /) -> None:
-        """Report that ``done`` of ``total`` units of ``stage`` are through."""
-        began = stage != self._stage
-        if began:
-            self.close()
-            self._stage, self._quarter = stage, 0
-        self._line = _line(stage, done, total)
-        if self._moves:
-            now = monotonic()
-            if began or done == total or now - self._drawn >= _REDRAW_S:
-                self._drawn = now
-                self._write(f"\r\x1b[2K{self._line}")
-        elif began:
-            self._write(f"{stage}\n")
-        elif total and done * _QUARTERS // total > self._quarter:
-            self._quarter = done * _QUARTERS // total
-            self._write(f"{self._line}\n")
-
-    def close(self) -> None:
-        """End the line of the stage that is shown."""
-        if self._stage and self._moves:
-            self._write(f"\r\x1b[2K{self._line}\n")
-        self._stage = ""
-
-    def _write(self, text: str) -> None:
-        self._stream.write(text)
-        self._stream.flush()
-
-
-def _line(stage: str, done: int, total: int | None) -> str:
-    if total:
-        return f"{stage} {min(100, done * 100 // total)}%"
-    return f"{stage} {done}" if done else stage
-
-
 _FREE: Final = "█"
 _NEW, _DIM, _PLAIN = "\x1b[1;32m", "\x1b[2m", "\x1b[0m"
 
@@ -207,15 +175,15 @@ class CanvasScreen:
     """Shows snapshots of canvases, by default on standard error.
 
     On a terminal a canvas is drawn over and over; elsewhere a snapshot is a line.  A free slot is a block; what was
-    filled in last is highlighted, unless ``NO_COLOR`` is set (https://no-color.org).  Nothing that tokens hold acts on
-    the terminal: see ``slot_text``.
+    filled in last is highlighted, where there are ``colours``.  Nothing that tokens hold acts on the terminal: see
+    ``slot_text``.
     """
 
     def __init__(self, vocabulary: Vocabulary, stream: TextIO | None = None) -> None:
         self._vocabulary = vocabulary
         self._stream = sys.stderr if stream is None else stream
-        self._moves = self._stream.isatty()
-        self._colours = self._moves and not os.environ.get("NO_COLOR")
+        self._moves = self._stream.isatty() and os.environ.get("TERM") != "dumb"
+        self._colours = self._moves and colours() is not False
         self._drawn = 0  # lines of the canvas that is shown
 
     def __call__(self, snapshot: Snapshot) -> None:

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import click
 
-from structgen.cli.command import Command, complete_files, output_options
+from structgen.cli.command import Command, completes_files, output_options
 from structgen.cli.grammar_source import read_text
 from structgen.cli.terminal import DONE, Failure
 
@@ -29,7 +29,7 @@ _MAX_SPANS: Final = 4
         "structgen trace contact.trace.json",
     ),
 )
-@click.argument("path", metavar="FILE", shell_complete=complete_files)
+@click.argument("path", metavar="FILE", shell_complete=completes_files(".json"))
 @output_options
 def trace(path: str) -> int:
     """Show what happened in a run, token by token.

@@ -27,6 +27,7 @@ from structgen.grammar.limits import Limits
 from structgen.grammar.nodes import Budget, Distinct, Grammar, Label, postorder
 from structgen.grammar.nodes.description import Described
 from structgen.grammar.printer import to_text
+from structgen.progress import watched
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -320,7 +321,8 @@ def compile(grammar: Grammar, vocabulary: Vocabulary, *, limits: Limits | None =
     if constraint is not None and (constraint.engine is engine or not constraint.engine.is_shared):
         return constraint
     began = perf_counter()
-    constraint, size = _bind(grammar, vocabulary, limits, engine)
+    with watched("compile the grammar"):
+        constraint, size = _bind(grammar, vocabulary, limits, engine)
     if constraint.native.has_budgets:
         check_budgets(constraint, lambda part: compile(part, vocabulary, limits=limits))
     if not engine.byte_complete:

@@ -30,6 +30,7 @@ from structgen.models.protocol import (
 )
 from structgen.models.store import SourceUnavailable
 from structgen.models.toy.hash import HashModel
+from structgen.progress import with_progress
 
 if TYPE_CHECKING:
     from structgen.models.llama_cpp.model import LlamaCppModel
@@ -58,12 +59,13 @@ Runtime: TypeAlias = Literal["auto", "torch", "llama.cpp"]
 
 
 @log_loading
+@with_progress
 def load_model(  # noqa: PLR0913  public: each is a keyword with a default
     source: str | Path | tuple[Any, Any] | None = None,
     *,
     device: str = "auto",
     dtype: str = "auto",
-    progress: Progress | None = None,
+    progress: Progress | bool | None = None,
     threads: int | None = None,
     resident: bool | None = None,
     runtime: Runtime = "auto",
@@ -78,7 +80,8 @@ def load_model(  # noqa: PLR0913  public: each is a keyword with a default
         dtype: ``"float32"``, ``"bfloat16"``, ``"float16"``, ``"int8"`` (x86 CPUs: weights of 8 bits in products, the
             rest in float32), or ``"auto"``: on a CPU float32, and int8 for the embedded model; the checkpoint's own
             elsewhere.  In llama.cpp the weights stay as the file has them.
-        progress: called at each stage of loading; by default nothing is reported.
+        progress: True shows the stages of loading on a terminal or in a notebook, False nothing; None what takes more
+            than two seconds, in a notebook; or a callback, which is called at each stage.
         threads: CPU threads: of llama.cpp for this model, of torch for the whole process; None leaves torch's setting
             as it is, and gives llama.cpp all cores.
         resident: whether logits stay on the model's device and tokens are sampled there; None: only on a GPU.  The
@@ -94,6 +97,7 @@ def load_model(  # noqa: PLR0913  public: each is a keyword with a default
         ModelError: the model cannot be found, fetched, checked or loaded; the message says what to do.
         VocabularyError: the bytes of its tokens are not well defined.
     """
+    report = progress if callable(progress) else silent
     # GNU OpenMP reads these variables when torch is imported.  A pass over one token takes twice as long with threads
     # that sleep whenever they wait, and ten times as long with threads that spin for long, when another process uses
     # one of their processors.
@@ -104,17 +108,17 @@ def load_model(  # noqa: PLR0913  public: each is a keyword with a default
             f"runtime={runtime!r}", "there is no such runtime", remedy=f"choose one of {', '.join(get_args(Runtime))}"
         )
     if runtime == "llama.cpp":
-        return _load_llama_cpp(source, device=device, dtype=dtype, progress=progress or silent, threads=threads)
+        return _load_llama_cpp(source, device=device, dtype=dtype, progress=report, threads=threads)
     if runtime == "auto" and dtype == "auto" and not resident and _is_for_llama_cpp(source, device):
         try:
-            return _load_llama_cpp(source, device=device, dtype=dtype, progress=progress or silent, threads=threads)
+            return _load_llama_cpp(source, device=device, dtype=dtype, progress=report, threads=threads)
         except SourceUnavailable:
             if not _has_torch():  # else the converted weights may be in the cache, or on the hub
                 raise
     if threads is not None:
         _set_threads(threads)
     if source is None:
-        return load_embedded(device=device, dtype=dtype, progress=progress, resident=resident)
+        return load_embedded(device=device, dtype=dtype, progress=report, resident=resident)
     if isinstance(source, tuple):
         return from_transformers(*_pair(source), resident=resident)
     local = find_local(source)
@@ -122,16 +126,15 @@ def load_model(  # noqa: PLR0913  public: each is a keyword with a default
         location.check_complete(local)
     reach = None if local is not None else location.reach(str(source))
     require("torch", "transformers")
-    progress = progress or silent
     if reach is location.Reach.ONLINE:
-        location.fetch_weights(str(source), progress)
+        location.fetch_weights(str(source), report)
     from structgen.models.transformers.loader import load_transformers
 
     return load_transformers(
         local if local is not None else str(source),
         device=device,
         dtype=dtype,
-        progress=progress,
+        progress=report,
         local_files_only=reach is location.Reach.CACHED,
         resident=resident,
     )
@@ -220,6 +223,7 @@ def from_transformers(
 
 
 @log_loading
+@with_progress
 def load_diffusion_model(  # noqa: PLR0913  public: each is a keyword with a default
     source: str | Path | tuple[Any, Any] | None = None,
     *,
@@ -229,7 +233,7 @@ def load_diffusion_model(  # noqa: PLR0913  public: each is a keyword with a def
     mask_token: int | str | None = None,
     shift: int | None = None,
     resident: bool | None = None,
-    progress: Progress | None = None,
+    progress: Progress | bool | None = None,
 ) -> DiffusionModel:
     """Load a masked diffusion language model.
 
@@ -246,7 +250,8 @@ def load_diffusion_model(  # noqa: PLR0913  public: each is a keyword with a def
         shift: 0 if the network's logits at position ``i`` are about position ``i`` (LLaDA), 1 if they are about
             ``i + 1`` (Dream, DiffuCoder); None uses the shift of the model's family.
         resident: whether logits stay on the model's device and are queried there; None: only on a GPU.
-        progress: called at each stage of loading; by default nothing is reported.
+        progress: True shows the stages of loading on a terminal or in a notebook, False nothing; None what takes more
+            than two seconds, in a notebook; or a callback, which is called at each stage.
 
     Returns:
         A new model at each call.
@@ -256,6 +261,7 @@ def load_diffusion_model(  # noqa: PLR0913  public: each is a keyword with a def
             unknown; the message says what to do.
         VocabularyError: the bytes of its tokens are not well defined.
     """
+    report = progress if callable(progress) else silent
     if source is None:
         if mask_token is not None or shift is not None or dtype not in ("auto", "float32"):
             raise ModelError(
@@ -284,12 +290,11 @@ def load_diffusion_model(  # noqa: PLR0913  public: each is a keyword with a def
     require("torch", "transformers")
     from structgen.models.diffusion.transformers_loader import check_trust, load_transformers_diffusion
 
-    progress = progress or silent
     if dtype == "int8":
         raise ModelError("dtype='int8'", "diffusion models run in floating point", remedy="choose dtype='auto'")
     if reach is location.Reach.ONLINE:
         check_trust(str(source), trust_remote_code=trust_remote_code)  # before downloading many gigabytes
-        location.fetch_weights(str(source), progress)
+        location.fetch_weights(str(source), report)
     return load_transformers_diffusion(
         local if local is not None else str(source),
         trust_remote_code=trust_remote_code,
@@ -298,7 +303,7 @@ def load_diffusion_model(  # noqa: PLR0913  public: each is a keyword with a def
         mask_token=mask_token,
         shift=shift,
         resident=resident,
-        progress=progress,
+        progress=report,
         local_files_only=reach is location.Reach.CACHED,
     )
 

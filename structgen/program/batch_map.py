@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import functools
-import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeAlias, TypeVar, final
 
 from structgen.errors import ArgumentError, found as found_kind
 from structgen.markup import shortened
 from structgen.models.batching import Batch
-from structgen.models.protocol import silent
 from structgen.models.protocol.diffusion import DiffusionModel
 from structgen.program.backends.remote_answer import RemoteModel
 from structgen.program.stream.event import Done
+from structgen.progress import Progress, shown
 
 if TYPE_CHECKING:
-    from structgen.models.protocol import Progress
     from structgen.program.definition import Program
     from structgen.program.execution import AnyModel
     from structgen.program.outcome import Run
@@ -71,7 +69,7 @@ def map_items(
     *,
     model: AnyModel,
     batch_size: int,
-    progress: Progress | bool,
+    progress: Progress | bool | None,
     settings: Mapping[str, Any],
 ) -> list[Mapped[Value]]:
     """Run ``program`` for each item: see ``Program.map`` and ``run_batched``.
@@ -88,7 +86,7 @@ def map_items(
     def run(index: int, model: AnyModel, stopped: threading.Event) -> Mapped[Value]:
         return _run_item(program, index, calls[index], {**settings, "model": model}, stopped)
 
-    with _progress_callback(len(calls), progress=progress) as report:
+    with shown(progress=progress) as report:
         report("run programs", 0, len(calls))
         done = 0
 
@@ -176,22 +174,6 @@ def run_batched(
 
 def _raise(error: BaseException) -> NoReturn:
     raise error
-
-
-@contextmanager
-def _progress_callback(total: int, *, progress: Progress | bool) -> Iterator[Progress]:
-    """The callback for the number of finished items: a bar if it is True."""
-    if progress is not True:
-        yield progress or silent
-        return
-    import click
-
-    with click.progressbar(length=total, label="run programs", file=sys.stderr, show_pos=True) as bar:
-
-        def advance(_stage: str, count: int, _total: int | None, /) -> None:
-            bar.update(count - bar.pos)
-
-        yield advance
 
 
 def _as_told(

@@ -203,7 +203,7 @@ class Program(ByName, Generic[Parameters, Value]):
         *,
         batch_size: int = 8,
         model: AnyModel | None = None,
-        progress: Progress | bool = False,
+        progress: Progress | bool | None = None,
         **settings: Any,
     ) -> list[Mapped[Value]]:
         """Run the program for each item, ``batch_size`` at a time in one forward pass, without padding.
@@ -214,7 +214,8 @@ class Program(ByName, Generic[Parameters, Value]):
             items: arguments: a mapping by name, a tuple by position, anything else as the only one.
             batch_size: how many run at a time, each in a thread of its own.
             model: as for a call.
-            progress: called with the number of finished items; True shows a bar on standard error.
+            progress: True shows a bar on a terminal or in a notebook, False nothing; None a bar in a notebook, once it
+                takes two seconds; or a callback, which is called with the number of finished items.
             **settings: as for a call.
 
         Returns:

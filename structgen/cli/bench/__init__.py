@@ -84,10 +84,10 @@ def masks(*, as_json: bool, record: Path | None, details: Path | None, **options
     at the share of samples above 3 ms, which on a busy machine is the scheduler.
     """
     from structgen.cli.bench.comparison import Comparison, ComparisonSettings
-    from structgen.cli.terminal import ProgressLine
+    from structgen.progress import ProgressBar
 
     options["engines"] = tuple(name.strip() for name in options["engines"].split(","))
-    comparison = Comparison(ComparisonSettings(**options), ProgressLine())
+    comparison = Comparison(ComparisonSettings(**options), ProgressBar())
     summary = comparison.run()
     text = _tables(summary)
     if record is not None:

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, final
 
-import click
 import numpy as np
 
 from structgen.cli.bench.engines import ENGINES, Bits, Engine, Sequence, allows, missing
@@ -36,7 +35,8 @@ from structgen.cli.bench.measurement import (
     times_of,
     tokenizer_of,
 )
-from structgen.cli.terminal import Failure, ProgressLine
+from structgen.cli.terminal import Failure, say
+from structgen.progress import ProgressBar
 
 __all__ = ["SCHEMAS", "BatchSchema", "Comparison", "ComparisonSettings", "choose_batch_schemas", "run_batch"]
 
@@ -186,7 +186,7 @@ class Comparison:
         Failure: an engine is unknown, or there is no data, no tokenizer or no engine.
     """
 
-    def __init__(self, settings: ComparisonSettings, progress: ProgressLine) -> None:
+    def __init__(self, settings: ComparisonSettings, progress: ProgressBar) -> None:
         self._settings = settings
         self._progress = progress
         self._data = find_data(settings.data)
@@ -333,7 +333,7 @@ def _installed(names: tuple[str, ...]) -> list[str]:
 
 
 def _note(text: str) -> None:
-    click.echo(f"note: {text}", err=True)
+    say("note", text)
 
 
 @contextmanager

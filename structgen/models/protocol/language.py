@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, final, runtime_checkable
 
+from structgen.progress import Progress, silent
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -66,23 +68,6 @@ States: TypeAlias = "NDArray[np.float32]"
 
 Mixture: TypeAlias = "Mapping[int, float]"
 """Several tokens in one position: token ids with weights, which are positive and sum to 1."""
-
-
-class Progress(Protocol):
-    """A callback for the progress of a long step, called in the thread that started the step."""
-
-    def __call__(self, stage: str, done: int, total: int | None, /) -> None:
-        """Report that ``done`` of ``total`` units of ``stage`` are done.
-
-        Args:
-            stage: a short English phrase; a new phrase ends the previous stage.
-            done: units done; the unit (bytes, tensors) depends on the stage.
-            total: units in all; None if unknown.
-        """
-
-
-def silent(stage: str, done: int, total: int | None, /) -> None:
-    """Report nothing: the default ``Progress``."""
 
 
 @runtime_checkable

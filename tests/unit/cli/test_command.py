@@ -6,8 +6,12 @@ import contextlib
 import gc
 import json
 import os
+import pty
 import re
+import select
 import shlex
+import shutil
+import signal
 import stat
 import subprocess
 import sys
@@ -208,28 +212,121 @@ def _completed(*words: str) -> list[str]:
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (("c",), ["plain,check", "plain,convert"]),
+        (("c",), ["plain,check", "plain,completion", "plain,convert"]),
         (("run", "--policy", "f"), [f"plain,{name}" for name in COMMIT_POLICIES if name.startswith("f")]),
         (("run", "--reuse", "d"), [f"plain,{name}" for name in REUSES if name.startswith("d")]),
         (("run", "--drafter", "p"), [f"plain,{name}" for name in DRAFTER_NAMES if name.startswith("p")]),
         (("run", "--sampler", "be"), [f"plain,{name}" for name in SAMPLERS if name.startswith("be")]),
         (("run", "--batch"), ["plain,--batch-size"]),
-        (("check", "gram"), ["file,gram"]),
+        (("check", "gram"), ["file,gram", "path,grammars/"]),
+        (("check", "./examples/que"), ["file,./examples/que", "path,./examples/query.lark"]),
+        (("trace", "examples/q"), ["file,examples/q"]),
+        (("run", "--device", "c"), ["plain,cpu", "plain,cuda"]),
+        (("run", "--from", "la"), ["plain,lark"]),
+        (("completion", "z"), ["plain,zsh"]),
+        (("match", "no/such/"), ["file,no/such/"]),
         (("run", "x.json", "-o", "ou"), ["file,ou"]),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
-def test_names_are_completed(words: tuple[str, ...], expected: list[str]) -> None:
+def test_names_are_completed(words: tuple[str, ...], expected: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """Commands, options, methods and files are completed."""
+    monkeypatch.chdir(EXAMPLES.parent)
     assert expected
     assert sorted(_completed(*words)) == sorted(expected)
 
 
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_completion_scripts(shell: str) -> None:
-    """Each documented shell has a script."""
-    result = CliRunner().invoke(cli, [], prog_name="structgen", env={"_STRUCTGEN_COMPLETE": f"{shell}_source"})
-    assert f"_STRUCTGEN_COMPLETE={shell}_complete" in result.output
+def test_names_of_models_are_completed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The embedded one, those of the hub's cache, GGUF files and folders; nothing else, and names that print."""
+    for name in ("hub/models--acme--anvil-1b", "hub/datasets--acme--x", "hub/models--a\nb", "models", ".hidden"):
+        (tmp_path / name).mkdir(parents=True)
+    for name in ("m.gguf", "m.txt", "m\n.gguf"):
+        (tmp_path / name).write_text("")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
+    for command in ("run", "check", "explain", "batch", "serve"):
+        assert _completed(command, "--model", "m") == ["file,m", "path,m.gguf", "path,models/"]
+        assert _completed(command, "--model", "a") == ["file,a", "plain,acme/anvil-1b"]
+        assert _completed(command, "--model", "em") == ["file,em", "plain,embedded"]
+    assert "path,.hidden/" not in _completed("run", "--model", "")
+    assert "path,.hidden/" in _completed("run", "--model", ".")
+
+
+TYPED = {
+    "structgen che\texam\tcon\t--whi\tcomp\t": ["check", "examples/contact.schema.json", "--whitespace", "compact"],
+    "structgen check wei\tlar\t": ["check", "weird, na$me/large one.json"],
+    "structgen run --model em\t--sampler bea\t": ["run", "--model", "embedded", "--sampler", "beam"],
+}
+"""Keys, and the arguments that structgen gets once Return is pressed."""
+
+SHELLS = {
+    "bash": ("--norc", "--noprofile", "-i"),
+    "zsh": ("-f", "-i"),
+    "fish": ("--no-config", "-i"),
+}
+STARTS = {
+    "bash": 'eval "$(structgen completion bash)"',
+    "zsh": 'autoload -Uz compinit; compinit -u -D; eval "$(structgen completion zsh)"',
+    "fish": "structgen completion fish | source",
+}
+FAKE = """#!/bin/sh
+if [ -n "$_STRUCTGEN_COMPLETE" ] || [ "$1" = completion ]; then exec '{python}' -m structgen.cli "$@"; fi
+printf 'GOT<%s>' "$@"; echo END
+"""
+
+
+def _arguments(shell: str, keys: str, folder: Path, environment: dict[str, str]) -> list[str]:
+    """Type keys and Return into a shell on a terminal; return the arguments that structgen was called with."""
+    program = shutil.which(shell)
+    assert program is not None
+    process, terminal = pty.fork()
+    if process == 0:
+        os.chdir(folder)
+        os.execve(program, [program, *SHELLS[shell]], environment)
+    seen = b""
+
+    def read_until(text: bytes) -> None:
+        nonlocal seen
+        while text not in seen:
+            ready, _, _ = select.select([terminal], [], [], 60)
+            assert ready, seen.decode(errors="replace")
+            seen += os.read(terminal, 65536)
+
+    try:
+        os.write(terminal, f"{STARTS[shell]}; echo RE''ADY\n".encode())
+        read_until(b"READY")
+        seen = b""
+        os.write(terminal, keys.encode() + b"\n")
+        read_until(b"END")
+    finally:
+        os.kill(process, signal.SIGKILL)
+        os.waitpid(process, 0)
+        os.close(terminal)
+    return re.findall(r"GOT<([^>]*)>", seen.decode(errors="replace"))
+
+
+@pytest.mark.parametrize("shell", list(SHELLS))
+def test_shells_complete_lines(shell: str, tmp_path: Path) -> None:
+    """On a terminal, Tab inserts commands, options, choices, models and files, quoted where that is needed."""
+    if shutil.which(shell) is None:
+        pytest.skip(f"there is no {shell}")
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/structgen").write_text(FAKE.format(python=sys.executable))
+    (tmp_path / "bin/structgen").chmod(0o755)
+    for name in ("examples/contact.schema.json", "examples/contact.txt", "weird, na$me/large one.json"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("{}")
+    environment = {
+        **os.environ,
+        "PATH": f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}",
+        "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
+        "HOME": str(tmp_path),
+        "TERM": "xterm",
+        "INPUTRC": os.devnull,
+        "PS1": "> ",
+    }
+    for keys, expected in TYPED.items():
+        assert _arguments(shell, keys, tmp_path, environment) == expected
 
 
 def _imports(*arguments: str) -> set[str]:

@@ -20,12 +20,12 @@ from structgen.cli import (
 )
 from structgen.cli.main import main
 from structgen.cli.run_option import DRAFTER_NAMES, drafter_of
-from structgen.cli.terminal import ProgressLine
 from structgen.decode import Speculation
 from structgen.engine import Vocabulary
 from structgen.methods.catalogue import DRAFTERS
 from structgen.models.protocol import LanguageModel
 from structgen.models.toy.hash import HashModel
+from structgen.progress import ProgressBar
 
 SCHEMA = {
     "type": "object",
@@ -202,15 +202,15 @@ def test_streams_are_the_same(run: Command) -> None:
 
 
 def test_auto_is_the_default(run: Command) -> None:
-    assert drafter_of(None, ProgressLine()) == "auto"
-    assert drafter_of("auto", ProgressLine()) == "auto"
-    assert drafter_of("none", ProgressLine()) is None
+    assert drafter_of(None, ProgressBar()) == "auto"
+    assert drafter_of("auto", ProgressBar()) == "auto"
+    assert drafter_of("none", ProgressBar()) is None
     assert json.loads(run("--json")[1])["stats"]["drafts"] is not None
 
 
 def test_settings_reach_the_drafter(model: HashModel) -> None:
     def made(text: str) -> Any:
-        speculation = drafter_of(text, ProgressLine())
+        speculation = drafter_of(text, ProgressBar())
         assert isinstance(speculation, Speculation)
         assert speculation.cost == (None if text in ("jacobi", "lookahead") else "assumed")
         return speculation.drafter
