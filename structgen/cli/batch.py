@@ -16,14 +16,14 @@ import click
 
 from structgen.cli.batch_file import LineFile, RowLog, key_of, request_line
 from structgen.cli.batch_processes import Finished, Job, LineRunner, run_in_processes
-from structgen.cli.command import Command, complete_device, complete_models, completes_files
+from structgen.cli.command import Command, completes_files
 from structgen.cli.grammar_source import run_file
-from structgen.cli.model_option import EMBEDDED, RUNTIMES, decoder_of, diffusion_model_of, model_of
+from structgen.cli.model_option import EMBEDDED, decoder_of, diffusion_model_of, model_of, model_options
 from structgen.cli.run_option import Decoder
 from structgen.cli.run_program import is_program, json_arguments, load_program, plain_argument
 from structgen.cli.run_prompts import PromptLine, line_of
 from structgen.cli.run_server import server_of
-from structgen.cli.terminal import DONE, FAILED, INTERRUPTED, Failure, say
+from structgen.cli.terminal import DONE, FAILED, INTERRUPTED, Failure, lines_told, say
 from structgen.errors import ModelError
 from structgen.progress import ProgressBar
 
@@ -258,29 +258,16 @@ def _digest(key: str | int) -> str:
     help="The seed of each line follows from S and its id.",
 )
 @click.option("--max-tokens", type=click.IntRange(min=0), metavar="N", help="In place of the program's own.")
-@click.option(
-    "--model",
-    metavar="M",
-    shell_complete=complete_models,
-    help="A hub id, a folder, a GGUF file, the address of a server, or FILE.py:NAME, a function that returns a model.  "
-    "[default: the embedded model]",
+@model_options(
+    model=", or FILE.py:NAME, a function that returns a model.  [default: the embedded model]",
+    name=", or in requests.",
+    device="; cuda:0,cuda:1 are taken by turns",
 )
-@click.option("--model-name", metavar="NAME", help="The model's name on the server, or in requests.")
-@click.option(
-    "--device",
-    metavar="D",
-    shell_complete=complete_device,
-    default="auto",
-    show_default=True,
-    help="Where the model runs: auto, cpu, cuda; cuda:0,cuda:1 are taken by turns.",
-)
-@click.option("--runtime", type=click.Choice(RUNTIMES), help="What runs the model.  [default: llama.cpp if it can]")
 @click.option(
     "--decoder",
     type=click.Choice(get_args(Decoder)),
     help="The model writes token by token, or fills canvases.  [default: by its files]",
 )
-@click.option("--trust-remote-code", is_flag=True, help="Run the code that comes with a diffusion model's files.")
 def batch(paths: tuple[str, ...], **options: Any) -> int:
     """Run a program for each line of IN, and append a row to OUT for each.
 
@@ -345,14 +332,16 @@ def _run(job: Job, lines: LineFile, log: RowLog, workers: int) -> int:
     skipped = sum(key in log.finished for key in lines.places)
     if skipped < len(log.finished):
         say("note", f"OUT has {len(log.finished) - skipped} rows of ids that IN has not")
-    done = 0
+
+    def told() -> str:
+        held, failed = (sum(key in rows for key in lines.places) for rows in (log.finished, log.errors))
+        return lines_told(total, done=held - failed, failed=failed, earlier=skipped)
+
     try:
         with _progress(total, skipped, log) as advance:
 
             def finished(_: PromptLine, row: dict[str, Any]) -> None:
-                nonlocal done
                 log.write(row)
-                done += 1
                 advance()
 
             if skipped < total:
@@ -362,11 +351,9 @@ def _run(job: Job, lines: LineFile, log: RowLog, workers: int) -> int:
                 else:
                     run_in_processes(job, left, finished, processes=min(workers, total - skipped))
     except KeyboardInterrupt:
-        message = f"interrupted: {skipped + done} of {total} lines are done; --resume goes on with the others"
-        raise Failure(message, INTERRUPTED) from None
-    before = f", {skipped} in an earlier run" if skipped else ""
-    click.echo(f"{total} lines: {total - log.failed} done{before}, {log.failed} failed", err=True)
-    return FAILED if log.failed else DONE
+        raise Failure(f"interrupted: {told()}; --resume goes on", INTERRUPTED) from None
+    click.echo(told(), err=True)
+    return FAILED if log.errors else DONE
 
 
 @contextmanager
@@ -379,7 +366,7 @@ def _progress(total: int, skipped: int, log: RowLog) -> Iterator[Callable[[], No
             nonlocal done
             done += 1
             pace = done / max(monotonic() - began, 1e-9)
-            bar("run lines", skipped + done, total, f"{pace:.1f}/s, {log.failed} errors")
+            bar("run lines", skipped + done, total, f"{pace:.1f}/s, {len(log.errors)} errors")
 
         bar("run lines", skipped, total)
         yield advance

@@ -113,7 +113,7 @@ class RowLog:
 
     Attributes:
         finished: the ids of the rows that it holds.
-        failed: how many of these are errors.
+        errors: those of them that are errors.
 
     Args:
         path: the file.
@@ -130,7 +130,7 @@ class RowLog:
         self, path: str, *, resume: bool, retry: bool, key: str, is_error: Callable[[dict[str, Any]], bool]
     ) -> None:
         self.finished: set[Key] = set()
-        self.failed = 0
+        self.errors: set[Key] = set()
         self._path = path
         self._key = key
         self._is_error = is_error
@@ -167,7 +167,7 @@ class RowLog:
                 self._synced = monotonic()
         except OSError as error:
             raise unwritable(self._path, error) from error
-        self.failed += self._is_error(row)
+        self._note(row)
 
     def __enter__(self) -> Self:
         return self
@@ -180,6 +180,11 @@ class RowLog:
                 os.fsync(self._file)
         finally:
             os.close(self._file)
+
+    def _note(self, row: dict[str, Any]) -> None:
+        self.finished.add(row[self._key])
+        if self._is_error(row):
+            self.errors.add(row[self._key])
 
     def _take_up(self, *, retry: bool) -> None:
         """Note what is finished, and cut off what is not whole."""
@@ -195,8 +200,7 @@ class RowLog:
                     size += len(data)
                     if retry and self._is_error(row):
                         continue
-                    self.finished.add(row[self._key])
-                    self.failed += self._is_error(row)
+                    self._note(row)
                     if kept is not None:
                         kept.write(data)
                 if kept is not None:

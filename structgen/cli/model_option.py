@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal, final
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, final
 
 import click
 
+from structgen.cli.command import complete_device, complete_models
 from structgen.cli.terminal import UNUSABLE, Failure
 from structgen.errors import ModelError
 from structgen.methods.catalogue import made, unknown
@@ -29,6 +30,7 @@ __all__ = [
     "decoder_of",
     "diffusion_model_of",
     "model_of",
+    "model_options",
     "unknown",
     "vocabulary_of",
 ]
@@ -106,6 +108,53 @@ RUNTIMES: Final = ("torch", "llama.cpp")
 """What ``--runtime`` chooses from."""
 EMBEDDED: Final = "embedded"
 """What ``--model`` calls the model that is used without it."""
+
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+def model_options(*, model: str, name: str, device: str) -> Callable[[_Function], _Function]:
+    """Options of commands that run a model or ask a server.
+
+    The parameters are ``model``, ``model_name``, ``device``, ``runtime`` and ``trust_remote_code``.
+
+    Args:
+        model: the end of the help of ``--model``: what else it may name, and the default.
+        name: the end of that of ``--model-name``.
+        device: the end of that of ``--device``.
+    """
+    options = (
+        click.option(
+            "--model",
+            metavar="M",
+            shell_complete=complete_models,
+            help=f"A hub id, a folder, a GGUF file, or the address of a server{model}",
+        ),
+        click.option("--model-name", metavar="NAME", help=f"The model's name on the server{name}"),
+        click.option(
+            "--device",
+            metavar="D",
+            shell_complete=complete_device,
+            default="auto",
+            show_default=True,
+            help=f"Where the model runs: auto (a GPU if there is one), cpu, cuda, cuda:1, mps{device}.",
+        ),
+        click.option(
+            "--runtime",
+            type=click.Choice(RUNTIMES),
+            help="What runs the model: torch, or llama.cpp, the default for the embedded model and GGUF files.",
+        ),
+        click.option(
+            "--trust-remote-code", is_flag=True, help="Run the code that comes with a diffusion model's files."
+        ),
+    )
+
+    def decorated(function: _Function) -> _Function:
+        for option in reversed(options):
+            function = option(function)
+        return function
+
+    return decorated
 
 
 @contextmanager

@@ -10,9 +10,7 @@ import click
 from structgen.cli.command import (
     DESCRIPTIONS,
     Command,
-    complete_device,
     complete_files,
-    complete_models,
     completes,
     completes_files,
     output_file,
@@ -26,7 +24,7 @@ from structgen.cli.grammar_source import (
     read_text,
     source_options,
 )
-from structgen.cli.model_option import RUNTIMES, model_of
+from structgen.cli.model_option import model_of, model_options
 from structgen.cli.run_canvas import run_canvases
 from structgen.cli.run_option import (
     DEFAULT_PROMPT,
@@ -115,26 +113,10 @@ _GROUPS: Final = {
 @click.option(
     "--resume", is_flag=True, help="Go on with the file of -o: only write rows that it lacks, or that failed."
 )
-@click.option(
-    "--model",
-    metavar="M",
-    shell_complete=complete_models,
-    help="A hub id, a folder, a GGUF file, or the address of a server.  [default: SmolLM2-135M-Instruct, or the "
-    "embedded diffusion model]",
-)
-@click.option("--model-name", metavar="NAME", help="The model's name on the server; or --model ADDRESS#NAME.")
-@click.option(
-    "--device",
-    metavar="D",
-    shell_complete=complete_device,
-    default="auto",
-    show_default=True,
-    help="Where the model runs: auto (a GPU if there is one), cpu, cuda, cuda:1, mps.",
-)
-@click.option(
-    "--runtime",
-    type=click.Choice(RUNTIMES),
-    help="What runs the model: torch, or llama.cpp, the default for the embedded model and GGUF files.",
+@model_options(
+    model=".  [default: SmolLM2-135M-Instruct, or the embedded diffusion model]",
+    name="; or --model ADDRESS#NAME.",
+    device="",
 )
 @click.option(
     "--decoder",
@@ -206,7 +188,6 @@ _GROUPS: Final = {
     help=f"Which slots a pass leaves out: {', '.join(REUSES)}.  [default: none]",
 )
 @click.option("--replay", metavar="F.html", help="Write a page to F.html that replays how the canvas was filled.")
-@click.option("--trust-remote-code", is_flag=True, help="Run the code that comes with a diffusion model's files.")
 @output_option
 @click.option("--stream", is_flag=True, help="Write the text as it is made; show a canvas on standard error.")
 @click.option("--json", "as_json", is_flag=True, help="Write each output as one line of JSON with value and scores.")

@@ -16,7 +16,7 @@ import click
 
 from structgen.cli.command import unwritable
 from structgen.cli.grammar_source import STANDARD_INPUT, unreadable
-from structgen.cli.terminal import DONE, FAILED, INTERRUPTED, Failure
+from structgen.cli.terminal import DONE, FAILED, INTERRUPTED, Failure, lines_told
 from structgen.errors import LimitExceeded, StructgenError, meant
 from structgen.progress import ProgressBar
 
@@ -209,6 +209,10 @@ def write_rows(request: Request, lines: list[PromptLine], prepare: Callable[[], 
     rows = _RowFile(request.output, resume=request.resume)
     left = [line for line in lines if line.key not in rows.finished]
     skipped, done, failed = len(lines) - len(left), 0, 0
+
+    def told() -> str:
+        return lines_told(len(lines), done=skipped + done - failed, failed=failed, earlier=skipped)
+
     try:
         with rows:
             prepared = prepare() if any(not line.fault for line in left) else None
@@ -233,10 +237,9 @@ def write_rows(request: Request, lines: list[PromptLine], prepare: Callable[[], 
                         batch_size=request.batch_size,
                     )
     except KeyboardInterrupt:
-        more = "" if request.output is None else "; --resume goes on with the others"
-        raise Failure(f"interrupted: {skipped + done} of {len(lines)} lines are done{more}", INTERRUPTED) from None
-    before = f", {skipped} in an earlier run" if skipped else ""
-    click.echo(f"{len(lines)} lines: {done - failed} done{before}, {failed} failed", err=True)
+        more = "" if request.output is None else "; --resume goes on"
+        raise Failure(f"interrupted: {told()}{more}", INTERRUPTED) from None
+    click.echo(told(), err=True)
     return FAILED if failed else DONE
 
 

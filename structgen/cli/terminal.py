@@ -30,6 +30,7 @@ __all__ = [
     "colours",
     "cut_text",
     "finite",
+    "lines_told",
     "result_as_json",
     "result_values",
     "say",
@@ -78,6 +79,16 @@ class Failure(Exception):
         self.message = message
         self.status = status
         super().__init__(message)
+
+
+def lines_told(total: int, *, done: int, failed: int, earlier: int) -> str:
+    """What became of lines: ``earlier`` of those that are done or failed were so in an earlier run.
+
+    >>> lines_told(9, done=5, failed=1, earlier=4)
+    '9 lines: 5 done, 1 failed, 3 left; 4 of these rows are from an earlier run'
+    """
+    told = f"{total} lines: {done} done, {failed} failed, {total - done - failed} left"
+    return f"{told}; {earlier} of these rows are from an earlier run" if earlier else told
 
 
 def status_of(error: StructgenError) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -117,7 +118,7 @@ def test_rows_are_what_single_runs_return(run: Run) -> None:
     write_lines([{"id": "a", "args": {"text": "one"}}, {"id": 7, "args": {"text": "two", "count": 6}, "seed": 3}])
     status, rows, err = run("--seed", "5")
     assert status == 0
-    assert "2 lines: 2 done, 0 failed" in err
+    assert "2 lines: 2 done, 0 failed, 0 left" in err
     names: dict[str, Any] = {}
     exec(JOB, names)
     model = HashModel(sg.Vocabulary([b"", *(bytes([byte]) for byte in range(256))], eos=[0]), max_context=4000)
@@ -144,7 +145,7 @@ def test_failures_are_rows(run: Run) -> None:
     )
     status, rows, err = run("--batch-size", "2", "--attempts", "3")
     assert status == 1
-    assert "8 lines: 1 done, 7 failed" in err
+    assert "8 lines: 1 done, 7 failed, 0 left" in err
     assert rows[0]["error"] is None
     wanted = {
         1: "in.jsonl:2: not valid JSON",
@@ -218,8 +219,13 @@ def test_a_file_with_rows_is_kept_unless_it_is_taken_up(run: Run) -> None:
     write_lines([*plain_lines(5), {"id": "bad", "args": {"text": "good now"}}])
     status, rows, err = run("--resume")
     assert status == 1
-    assert "6 lines: 5 done, 4 in an earlier run, 1 failed" in err
+    assert "6 lines: 5 done, 1 failed, 0 left; 4 of these rows are from an earlier run" in err
     assert Path("out.jsonl").read_bytes().startswith(first)
+    write_lines(plain_lines(2))  # a failed row of another line is none of theirs, but the file holds it
+    status, _, err = run("--resume")
+    assert status == 1
+    assert "2 lines: 2 done, 0 failed, 0 left; 2 of these rows are from an earlier run" in err
+    write_lines([*plain_lines(5), {"id": "bad", "args": {"text": "good now"}}])
     status, rows, _ = run("--resume", "--retry")
     assert status == 0
     assert rows.keys() == {*(f"n{number}" for number in range(5)), "bad"}
@@ -325,7 +331,7 @@ def test_a_killed_run_is_taken_up(run: Run, workers: str) -> None:
     status, rows, err = run("--resume", "--workers", workers)
     assert status == 1
     assert rows == whole
-    assert "in an earlier run" in err
+    assert "of these rows are from an earlier run" in err
     assert Path("out.jsonl").read_bytes().startswith(before[: before.rfind(b"\n") + 1])
 
 
@@ -336,9 +342,12 @@ def test_ctrl_c_ends_the_command(run: Run, workers: str) -> None:
     status, said = signalled(start("--workers", workers, pass_s=0.01), signal.SIGINT, at=1)
     assert status == 130
     assert "Traceback" not in said
-    assert "interrupted: " in said.splitlines()[-1]
-    assert "of 200 lines are done; --resume goes on with the others" in said.splitlines()[-1]
-    counted = int(said.splitlines()[-1].split()[1])
+    told = re.search(
+        r"interrupted: 200 lines: (\d+) done, 0 failed, (\d+) left; --resume goes on", said.splitlines()[-1]
+    )
+    assert told is not None
+    counted, left = map(int, told.groups())
+    assert counted + left == 200
     assert len(rows_of()) - counted in (0, 1)  # the signal may come after a row is written and before it is counted
 
 

@@ -111,7 +111,7 @@ def test_requests_that_are_refused_are_rows(capsys: pytest.CaptureFixture[str]) 
     ]
     status, rows = answers(lines)
     assert status == 1
-    assert "6 lines: 1 done, 5 failed" in capsys.readouterr().err
+    assert "6 lines: 1 done, 5 failed, 0 left" in capsys.readouterr().err
     codes = {name: row["response"]["status_code"] for name, row in rows.items()}
     assert codes == {"good": 200, "streams": 400, "other": 404, "schema": 400, "member": 400, "seeds": 400}
     assert rows["streams"]["response"]["body"]["error"]["param"] == "stream"
@@ -130,7 +130,7 @@ def test_answers_are_the_same_when_taken_up(capsys: pytest.CaptureFixture[str]) 
     assert status == 0
     assert {name: content(row) for name, row in rows.items()} == {name: content(row) for name, row in whole.items()}
     assert len({json.dumps(content(row)) for row in rows.values()}) > 1
-    assert "2 in an earlier run" in capsys.readouterr().err
+    assert "2 of these rows are from an earlier run" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("folder")

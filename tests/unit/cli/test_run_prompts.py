@@ -212,7 +212,7 @@ def test_errors_are_rows(rows: Callable[..., Outcome], schema: str) -> None:
         assert words in str(error)
     assert errors[-1] is None
     assert found[2]["id"] == "c"
-    assert err.splitlines()[-1] == "11 lines: 1 done, 10 failed"
+    assert err.splitlines()[-1] == "11 lines: 1 done, 10 failed, 0 left"
 
 
 @pytest.mark.usefixtures("model")
@@ -263,7 +263,7 @@ def test_resume_runs_what_is_missing_or_failed(
     for index in range(3):
         assert now[f"row {index}"] == kept[f"row {index}"]
     assert again[4]["text"] == found[4]["text"]
-    assert err.splitlines()[-1] == "5 lines: 2 done, 3 in an earlier run, 0 failed"
+    assert err.splitlines()[-1] == "5 lines: 5 done, 0 failed, 0 left; 3 of these rows are from an earlier run"
     assert [path.name for path in tmp_path.iterdir() if path.suffix == ".part"] == []
 
 
@@ -314,7 +314,7 @@ def test_an_interrupted_run_keeps_its_rows(
     monkeypatch.setattr(run_prompts._RowFile, "write", interrupted)
     status, found, err = rows(schema, lines, "-o", str(out), "--batch-size", "4")
     assert (status, len(found)) == (130, 5)
-    assert "interrupted: 5 of 12 lines are done; --resume goes on with the others" in err
+    assert "interrupted: 12 lines: 5 done, 0 failed, 7 left; --resume goes on" in err
     monkeypatch.setattr(run_prompts._RowFile, "write", write)
     status, found, _ = rows(schema, lines, "-o", str(out), "--resume")
     assert status == 0
