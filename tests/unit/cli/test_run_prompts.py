@@ -372,7 +372,7 @@ class _Terminal(io.StringIO):
         return True
 
 
-@pytest.mark.parametrize(("stream", "shown"), [(_Terminal(), "3/4"), (io.StringIO(), "")])
+@pytest.mark.parametrize(("stream", "shown"), [(_Terminal(), "3 of 4"), (io.StringIO(), "")])
 def test_progress_is_for_terminals(stream: io.StringIO, shown: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A bar counts the lines, those of an earlier run included; in a pipe there is none."""
     monkeypatch.setattr(sys, "stderr", stream)
