@@ -317,8 +317,9 @@ bool Engine::completable(NodeId node, uint64_t fuel) {
   return min_tokens(node, left) != kNone;
 }
 
-// The mask of the tokens that end in a node for which fits(node) holds; with fits_beyond(node, bytes), all texts that end
-// within a character so many bytes further on.
+// The mask of the tokens that end in a node for which fits(node) holds; with fits_beyond(node, bytes, is_same), all texts
+// that lead from there to the same node, or else to nodes with the same shortest completion, and end within a character so
+// many bytes further on.
 template <class Fits, class FitsBeyond>
 void Engine::fill_fitting(NodeId start, uint32_t* out, Fits&& fits, FitsBeyond&& fits_beyond) {
   std::memset(out, 0, size_t{words()} * 4);
@@ -344,8 +345,11 @@ void Engine::fill_fitting(NodeId start, uint32_t* out, Fits&& fits, FitsBeyond&&
       // character within which they end.  (Where more characters are required they do not: seven of them may take
       // more tokens than eight.)  With budgets, what is kept must be what the outcome is about.
       const bool is_one = machine_[here].least == kNone || machine_.configs(here).size() == 1;
-      const auto all_fit = [&] { return fits_beyond(machine_.tick(here), character_tail(all.groups[node])); };
-      if (is_one && absorption({kNone, here}).may_end && absorbs({kNone, here}, all, node) && all_fit()) {
+      const auto all_fit = [&](bool is_same) {
+        return fits_beyond(machine_.tick(here), character_tail(all.groups[node]), is_same);
+      };
+      const Absorption held = absorption({kNone, here});
+      if (is_one && held.may_end && absorbs({kNone, here}, all, node) && all_fit(held.count == kNone)) {
         allow(std::span(all.tokens).subspan(all.token_begin[node + 1], all.token_begin[end] - all.token_begin[node + 1]));
         node = end;
         continue;
@@ -367,9 +371,13 @@ void Engine::fill_within(NodeId start, uint32_t* out, uint32_t budget, uint64_t 
     const auto found = outcomes.find(node);
     return found != outcomes.end() ? found->second : (outcomes[node] = within(node, budget, fuel, settled));
   };
-  fill_fitting(start, out, fits, [&](NodeId node, uint32_t tail) {
-    if (!machine_.is_sure(node, tail)) return false;
-    return tail == 0 ? fits(node) : tail <= budget && within(node, budget - tail, fuel, settled);
+  fill_fitting(start, out, fits, [&](NodeId node, uint32_t tail, bool is_same) {
+    if (tail > budget || !machine_.is_sure(node, tail)) return false;
+    const uint32_t limit = budget - tail;
+    if (is_same) return tail == 0 ? fits(node) : within(node, limit, fuel, settled);
+    // In fewer tokens than the shortest completion there may be one that reads more of the class, of which less is left
+    // after a longer text.
+    return (machine_[node].least == kNone ? plan(node) : machine_[node].sure) <= limit;
   });
 }
 
@@ -379,7 +387,7 @@ void Engine::fill_completable(NodeId start, uint32_t* out, uint64_t fuel) {
     const auto found = outcomes.find(node);
     return found != outcomes.end() ? found->second : (outcomes[node] = completable(node, fuel));
   };
-  fill_fitting(start, out, fits, [&](NodeId node, uint32_t tail) { return machine_.is_sure(node, tail); });
+  fill_fitting(start, out, fits, [&](NodeId node, uint32_t tail, bool) { return machine_.is_sure(node, tail); });
 }
 
 void Engine::allow_fewest(NodeId start, uint32_t* out, uint32_t budget, uint64_t fuel) {

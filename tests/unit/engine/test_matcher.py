@@ -711,6 +711,43 @@ def test_a_mask_with_a_budget_keeps_the_output_completable(vocabulary: Vocabular
         assert _within(matcher, None) == free == _within(matcher, 10**12) == _within(matcher, 10**30)
 
 
+@pytest.mark.parametrize(
+    "parts",
+    [
+        [("-0a", 3, 5), ("ab", 3, 5), ("a", 1, 1)],
+        [("-0a", 0, 4), ("b", 1, 3)],
+        [("0a", 2, 2), ("0b", 0, 3), ("a", 2, 3)],
+        [("0", 0, 6), ("-", 0, 1), ("a", 1, 2), ("b", 1, 1)],
+    ],
+)
+def test_budget_masks_know_that_less_of_a_class_is_left_after_a_longer_token(parts: list[tuple[str, int, int]]) -> None:
+    """The fewest tokens may read more of a class: ``aaaaaaaa`` completes a text after ``00a``, and not after ``00a0``.
+
+    They are counted over all members without the digits 1 to 9, of which no longer token has one.
+    """
+    several = [b"00", b"0-0", b"0000", b"00a0", b"aaaaaaaa", b"aaa", b"aab", b"bb", b"ba", b"00aaaa", b"b-"]
+    vocabulary = Vocabulary([*BYTES.tokens, *several], eos=[EOS])
+    spelled = {token: text for token, text in enumerate(vocabulary.tokens) if text and not set(text) - set(b"-0ab")}
+    pieces = [
+        ["".join(text) for size in range(low, high + 1) for text in itertools.product(letters, repeat=size)]
+        for letters, low, high in parts
+    ]
+    members = {"".join(chosen).encode() for chosen in itertools.product(*pieces)}
+    prefixes = {member[:count] for member in members for count in range(len(member) + 1)}
+    fewest: dict[bytes, int] = {}
+    for prefix in sorted(prefixes, key=len, reverse=True):
+        after = [1 + fewest[prefix + text] for text in spelled.values() if prefix + text in fewest]
+        fewest[prefix] = 0 if prefix in members else min(after)
+    classes = [(letters.replace("0", "0-9"), low, high) for letters, low, high in parts]  # a group of bytes is whole
+    constraint = compile(regex("".join(f"[{letters}]{{{low},{high}}}" for letters, low, high in classes)), vocabulary)
+    for prefix in sorted(prefix for prefix in prefixes if len(prefix) <= 4):
+        matcher = constraint.matcher()
+        assert matcher.accept_bytes(prefix) == len(prefix)
+        for budget in range(1, 5):
+            fitting = {token for token, text in spelled.items() if fewest.get(prefix + text, budget) < budget}
+            assert _within(matcher, budget) & spelled.keys() == fitting, (prefix, budget)
+
+
 def test_a_budget_of_nothing_allows_the_end_alone() -> None:
     """With no token left only EOS is allowed, where the grammar allows it; a terminated matcher allows nothing."""
     matcher = compile(repeat("a", 0, 3), BYTES).matcher()
