@@ -2,7 +2,8 @@
 
 The pages of ``docs``, what they link to, and the reference, which is made of docstrings and of the command line, are
 staged as Markdown; Zensical makes HTML of them.  Beside each page lies its Markdown, and ``llms.txt`` lists all.
-The map of the pages is ``docs/index.md``: its headings are the sections of the site, its lists the pages in order.
+The map of the pages is ``docs/index.md``: its headings are the sections of the site, its lists the pages in order, with
+the names that they have in the navigation.
 """
 
 from __future__ import annotations
@@ -37,8 +38,9 @@ def navigation(site: Site) -> list[Any]:
             depth = len(heading[1]) - 1
             places[depth:] = [[]]
             places[depth - 1].append({heading[2]: places[depth]})
-        elif entry := re.match(r"- \[[^\]]+\]\(([^)#]+)\)", line):
-            places[-1].append({site.pages[entry[1]].title: entry[1]})
+        elif entry := re.match(r"- \[([^\]]+)\]\(([^)#]+)\)", line):
+            is_number = entry[1].isdigit()  # of a decision
+            places[-1].append({site.pages[entry[2]].title if is_number else entry[1]: entry[2]})
     return [entry for entry in entries if next(iter(entry.values()))]
 
 

@@ -150,7 +150,8 @@ def _outside_code(text: str, change: Callable[[str], str]) -> str:
 
 
 def _for_python_markdown(page: Page) -> str:
-    text = _TABS.sub(lambda found: _tabs(found[1]), page.markdown)
+    text = page.markdown.replace("```python\n>>> ", "```pycon\n>>> ")  # prompts are not copied
+    text = _TABS.sub(lambda found: _tabs(found[1]), text)
     if page.source is not None:
         folder = page.source.parent
         text = _PICTURE.sub(lambda found: _picture(folder / found[2], found[1]), text)

@@ -101,12 +101,9 @@ def test_every_other_command_has_a_reason() -> None:
 def _shown_lines() -> list[str]:
     """Every line of a block that calls structgen, with or without ``$``."""
     blocks = [block for page in PAGES for _, block in _BLOCK.findall(page.read_text(encoding="utf-8"))]
-    lines = [
-        line
-        for block in blocks
-        for line in re.findall(r"^(?:\$ )?(?:[a-z]+ .*\| )?(structgen [a-z].*)$", block, re.MULTILINE)
-    ]
-    return [each for each in lines if re.match(r"structgen [a-z]+ (-|masks |'|\S+\.|\S+:|<\()", each) and "    " not in each]
+    called = re.compile(r"^(?:\$ )?(?:[a-z]+ .*\| )?(structgen [a-z].*)$", re.MULTILINE)
+    with_arguments = re.compile(r"structgen (?!.*    )[a-z]+ (-|masks |'|\S+\.|\S+:|<\()")
+    return [line for block in blocks for line in called.findall(block) if with_arguments.match(line)]
 
 
 @pytest.mark.parametrize("line", sorted(set(_shown_lines())), ids=lambda line: line[:50])

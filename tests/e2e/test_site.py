@@ -244,6 +244,9 @@ def test_search_tabs_and_copies(opened: tuple[str, Page]) -> None:
     page.size(1300, 800)
     page.open(f"{address}start/install.html")
     assert page.run("document.querySelectorAll('.md-code__nav button, .md-clipboard').length") >= 5
+    copied = "(() => { const block = document.querySelector('.language-console code');"
+    copied += " block.setAttribute('data-md-copying', ''); return block.innerText; })()"
+    assert page.run(copied).strip() == "pip install 'structgen-lm[llamacpp]'"
     shown = "[...document.querySelectorAll('.tabbed-block')].filter(each => each.offsetParent)"
     assert "structgen-lm[llamacpp]" in page.run(f"{shown}[0].innerText")
     page.run("document.querySelectorAll('.tabbed-labels label')[1].click()")

@@ -85,3 +85,18 @@ def test_tables_of_keywords_and_formats_are_made_from_the_code() -> None:
 def test_every_keyword_that_is_read_is_in_the_table() -> None:
     """The table has each keyword with a reader as a constraint, and no other."""
     assert {name for name, keyword in KEYWORDS.items() if keyword.is_constraint} == set(CONSTRAINTS)
+
+
+def test_every_error_has_cause_and_remedy() -> None:
+    """The page of errors has each class and each code of the server, with a cause and a remedy."""
+    page = (CHECKOUT / "docs/reference/errors.md").read_text()
+    classes = dict(re.findall(r"^\| `(\w+)` \| `\w+` \| .+ \| (.+) \|$", page, re.MULTILINE))
+    warnings = {name for name in structgen.errors.__all__ if name.endswith("Warning")}
+    assert set(classes) == set(structgen.errors.__all__) - warnings
+    assert all(f"`{name}`" in page for name in warnings)
+    for name, base in re.findall(r"^\| `(\w+)` \| `(\w+)` \|", page, re.MULTILINE):
+        assert base in [kind.__name__ for kind in getattr(structgen.errors, name).__mro__[1:]], name
+    sources = (CHECKOUT / "structgen/integrations/server").glob("*.py")
+    codes = set(re.findall(r"\bcode(?:: str)? ?= ?\"(\w+)\"", "".join(source.read_text() for source in sources)))
+    assert len(codes) > 12
+    assert set(re.findall(r"^\| `(\w+)` \| [45]\d\d \| .+ \| .+ \|$", page, re.MULTILINE)) == codes
