@@ -17,7 +17,19 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias, final
 
-__all__ = ["Kind", "Piece", "card", "page_policy", "pieces", "shortened", "table", "text_block"]
+__all__ = [
+    "Kind",
+    "Piece",
+    "Row",
+    "bars",
+    "card",
+    "grid",
+    "page_policy",
+    "pieces",
+    "shortened",
+    "table",
+    "text_block",
+]
 
 Kind: TypeAlias = Literal["forced", "drafted", "chosen", "given"]
 """How a piece came about; ``given`` is text of the program, and what nothing is known of."""
@@ -42,9 +54,14 @@ _CARD: Final = (
 _TEXT: Final = (
     "font-family:monospace;white-space:pre-wrap;overflow-wrap:anywhere;margin:.4em 0;line-height:1.7;direction:ltr"
 )
+_CELL: Final = "text-align:left;vertical-align:top;padding:.1em .8em .1em 0;border:0;background:transparent"
+_TR: Final = '<tr style="background:transparent">'
 _HIDDEN: Final = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 _MAX_PIECES: Final = 4000
 _MAX_TEXT: Final = 20_000
+_MAX_BARS: Final = 50
+_SHORT: Final = 16
+_MAX_ROWS: Final = 1000
 
 
 @final
@@ -78,14 +95,63 @@ def text_block(text: str) -> str:
 
 def table(rows: Iterable[tuple[str, ...]]) -> str:
     """Rows of texts; the first of each is its head."""
-    cell = "text-align:left;vertical-align:top;padding:.1em .8em .1em 0;border:0;background:transparent"
     made = [
-        f'<tr style="background:transparent"><th scope="row" style="{cell}">{_escaped(head)}</th>'
-        + "".join(f'<td style="{cell};overflow-wrap:anywhere">{_escaped(text)}</td>' for text in rest)
-        + "</tr>"
+        f'{_TR}<th scope="row" style="{_CELL}">{_escaped(head)}</th>' + "".join(map(_cell, rest)) + "</tr>"
         for head, *rest in rows
     ]
-    return f'<table style="border-collapse:collapse;color:inherit;margin:.3em 0">{"".join(made)}</table>'
+    return _table(made)
+
+
+def bars(title: str, rows: Iterable[tuple[str, float, str]]) -> str:
+    """Shares of 1 as bars: what each belongs to, the share, and a text behind it; at most 50 rows."""
+    held = list(rows)
+    made = [
+        f'{_TR}<th scope="row" style="{_CELL}">{_escaped(head)}</th><td style="{_CELL}">'
+        f'<div style="width:8em;margin-top:.25em;border:1px solid rgba(128,128,128,.5)">'
+        f'<div style="width:{100 * min(max(share, 0.0), 1.0):.1f}%;height:.7em;background:rgba(60,130,255,.6)"></div>'
+        f"</div></td>{_cell(text)}</tr>"
+        for head, share, text in held[:_MAX_BARS]
+    ]
+    if len(held) > _MAX_BARS:
+        made.append(f'{_TR}<td style="{_CELL}">... {len(held) - _MAX_BARS:,} more</td></tr>')
+    return f'<div style="margin-top:.4em;opacity:.9">{_escaped(title)}</div>{_table(made)}'
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A row of a ``grid``: its first text is styled as pieces of this kind are."""
+
+    texts: tuple[str, ...]
+    kind: Kind
+
+
+def grid(heads: tuple[str, ...], rows: Iterable[Row], *, title: str) -> str:
+    """Rows under heads, in a box that scrolls; at most 1,000 of them."""
+    held = list(rows)
+    top = "".join(f'<th scope="col" style="{_CELL}">{_escaped(head)}</th>' for head in heads)
+    made = [f"{_TR}{top}</tr>"]
+    for row in held[:_MAX_ROWS]:
+        first = _span(row.texts[0], row.kind, "", is_cut=False)
+        rest = "".join(map(_cell, row.texts[1:]))
+        made.append(f'{_TR}<td style="{_CELL};white-space:pre;font-family:monospace">{first}</td>{rest}</tr>')
+    if len(held) > _MAX_ROWS:
+        made.append(f'{_TR}<td style="{_CELL}">... {len(held) - _MAX_ROWS:,} more</td></tr>')
+    return (
+        f'<div style="margin-top:.4em;opacity:.9">{_escaped(title)}</div>'
+        f'<div style="max-height:30em;overflow:auto">{_table(made)}</div>'
+    )
+
+
+def _table(rows: Iterable[str]) -> str:
+    style = "border-collapse:collapse;color:inherit;font-size:inherit;margin:.3em 0"
+    return f'<table style="{style}">{"".join(rows)}</table>'
+
+
+def _cell(text: str) -> str:
+    """A cell of a table; what is short is not broken into lines, or a narrow column breaks every word."""
+    wrapping = "white-space:nowrap" if len(text) <= _SHORT else "overflow-wrap:anywhere"
+    return f'<td style="{_CELL};{wrapping}">{_escaped(text)}</td>'
 
 
 def pieces(parts: Iterable[Piece]) -> str:

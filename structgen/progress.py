@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import os
 import sys
 import threading
@@ -148,8 +149,7 @@ class _Notebook:
         self._handle = None
 
     def _show(self, text: str, source: str) -> None:
-        from IPython import display
-
+        display: Any = importlib.import_module("IPython.display")
         shown = {"text/plain": text, "text/html": source}
         if self._handle is None:
             self._handle = display.display(shown, raw=True, display_id=True)

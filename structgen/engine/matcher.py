@@ -38,6 +38,11 @@ class Explanation:
     rules: tuple[str, ...]
     nearest: tuple[tuple[int, bytes], ...]
 
+    def _repr_html_(self) -> str:
+        from structgen.markup import card, text_block
+
+        return card("Explanation", text_block(str(self)))
+
     def __str__(self) -> str:
         if self.allowed:
             return f"{self.subject!r} is allowed; then {self.expected}"

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import contextvars
 import functools
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeAlias, TypeVar, final
+from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, TypeAlias, TypeVar, final
 
+from structgen.decode.step.background import check_stopped
 from structgen.errors import ArgumentError, found as found_kind
-from structgen.markup import shortened
+from structgen.markup import card, shortened, table
 from structgen.models.batching import Batch
 from structgen.models.protocol.diffusion import DiffusionModel
 from structgen.program.backends.remote_answer import RemoteModel
@@ -23,7 +25,10 @@ if TYPE_CHECKING:
     from structgen.program.execution import AnyModel
     from structgen.program.outcome import Run
 
-__all__ = ["Mapped", "map_items", "run_batched"]
+__all__ = ["Mapped", "MappedItems", "map_items", "run_batched"]
+
+_MAX_ROWS: Final = 200
+_MAX_CELL: Final = 300
 
 Value = TypeVar("Value")
 Item = TypeVar("Item")
@@ -58,9 +63,34 @@ class Mapped(Generic[Value]):
             raise RuntimeError("an item has neither a result nor an error")
         return self.run.value
 
+    def cells(self) -> tuple[str, str, str]:
+        """The value or the error, how it ended, and what it cost; each a short text."""
+        if self.run is None:
+            return shortened(f"{type(self.error).__name__}: {self.error}", _MAX_CELL), "failed", ""
+        cost = "" if self.run.stats is None else self.run.stats.summary
+        return shortened(repr(self.run.value), _MAX_CELL), self.run.finish_reason, cost
+
+    def _repr_html_(self) -> str:
+        if self.run is None:
+            return card(f"Item {self.index}", table([("error", *self.cells())]))
+        return self.run._repr_html_()
+
     def __repr__(self) -> str:
         found = f"{type(self.error).__name__}: {shortened(str(self.error))}" if self.run is None else repr(self.run)
         return f"Mapped({self.index}, {found})"
+
+
+@final
+class MappedItems(list[Mapped[Value]]):
+    """What ``Program.map`` returns: a list, which a notebook shows as a table."""
+
+    def _repr_html_(self) -> str:
+        failed = sum(mapped.run is None for mapped in self)
+        rows = [(str(mapped.index), *mapped.cells()) for mapped in self[:_MAX_ROWS]]
+        if len(self) > _MAX_ROWS:
+            rows.append(("...", f"{len(self) - _MAX_ROWS:,} more", "", ""))
+        items = "1 item" if len(self) == 1 else f"{len(self):,} items"
+        return card(f"{items}, {failed} failed", table(rows))
 
 
 def map_items(
@@ -71,7 +101,7 @@ def map_items(
     batch_size: int,
     progress: Progress | bool | None,
     settings: Mapping[str, Any],
-) -> list[Mapped[Value]]:
+) -> MappedItems[Value]:
     """Run ``program`` for each item: see ``Program.map`` and ``run_batched``.
 
     Raises:
@@ -97,7 +127,7 @@ def map_items(
             report("run programs", done, len(calls))
 
         run_batched(range(len(calls)), run, finished, model=model, batch_size=batch_size)
-    return [held for held in found if held is not None]
+    return MappedItems(held for held in found if held is not None)
 
 
 def run_batched(
@@ -156,7 +186,10 @@ def run_batched(
 
     with nullcontext() if isinstance(model, (RemoteModel, DiffusionModel)) else Batch(model) as batch:
         workers = [nullcontext() if batch is None else batch.worker() for _ in range(count)]
-        threads = [threading.Thread(target=work, args=(worker,), daemon=True) for worker in workers]
+        threads = [  # each knows the coroutine that waits for all, which ``check_stopped`` asks for
+            threading.Thread(target=contextvars.copy_context().run, args=(work, worker), daemon=True)
+            for worker in workers
+        ]
         for thread in threads:
             thread.start()
         try:
@@ -183,6 +216,7 @@ def _as_told(
     while threads:
         with news:
             while not done:
+                check_stopped()  # on a server nothing else does
                 news.wait(timeout=1)  # without a limit, Ctrl-C would have to wait on some systems
             what = done.popleft()
         if what is None:

@@ -8,8 +8,9 @@ import json
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from structgen.program.outcome import Served, plain_value
+from structgen.program.outcome import Served
 from structgen.program.stream.event import Done
+from structgen.program.trace import plain_value
 
 if TYPE_CHECKING:
     from structgen.program.definition import Program

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dis
 import functools
 import inspect
 import threading
@@ -11,11 +10,11 @@ import warnings
 from collections.abc import AsyncIterator, Callable, Generator, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, TypeVar, final, overload
 
-from structgen.decode.step.background import streamed
+from structgen.decode.step.background import awaited, streamed
 from structgen.errors import CutWarning, GrammarError, ProgramError
 from structgen.program.answer import Answer, answer_of
 from structgen.program.backends import OnCut, ProgramSettings
-from structgen.program.batch_map import Mapped, map_items
+from structgen.program.batch_map import MappedItems, map_items
 from structgen.program.execution import (
     AnyModel,
     Execution,
@@ -26,7 +25,7 @@ from structgen.program.execution import (
     settings_with,
 )
 from structgen.program.outcome import Run
-from structgen.program.prompt import Style, Template, description_of
+from structgen.program.prompt import Style, Template, description_of, has_empty_body
 from structgen.program.stream.event import Done, Event
 from structgen.program.stream.guard import Guard
 from structgen.travel import ByName
@@ -58,7 +57,6 @@ _RESERVED: Final = (
     "guard",
     "canonical",
 )
-_NOTHING: Final = frozenset({"RESUME", "LOAD_CONST", "RETURN_VALUE", "RETURN_CONST", "NOP", "POP_TOP"})
 
 
 @final
@@ -104,7 +102,7 @@ class Program(ByName, Generic[Parameters, Value]):
         self._descriptions: dict[Style | bool, str] = {}
         if self._is_generator:
             return
-        empty = _is_empty(function)
+        empty = has_empty_body(function)
         if docstring and not empty:
             raise ProgramError(
                 self._subject,
@@ -184,14 +182,17 @@ class Program(ByName, Generic[Parameters, Value]):
         return self._events(model, bound, settings_with(self.settings, changes))
 
     async def aio(self, *args: Any, **kwargs: Any) -> Value:
-        """``run`` in a thread: ``value = await program.aio(...)``.  Cancelling stops it and frees the model's cache."""
+        """A call in a thread: ``value = await program.aio(...)``.  Cancelling stops it and frees the model's cache."""
+        return _value(await self.arun(*args, **kwargs))
+
+    async def arun(self, *args: Any, **kwargs: Any) -> Run[Value]:
+        """``run`` in a thread: ``run = await program.arun(...)``.  Cancelling stops it and frees the model's cache."""
         last: Event | None = None
         async for event in self.astream(*args, **kwargs):
             last = event
         if not isinstance(last, Done):
             raise RuntimeError("a stream ended without its last event")
-        value: Value = _value(last.run)
-        return value
+        return last.run
 
     def astream(self, *args: Any, **kwargs: Any) -> AsyncIterator[Event]:
         """``stream`` in a thread: ``async for event in program.astream(...)``.  Cancelling stops it."""
@@ -205,7 +206,7 @@ class Program(ByName, Generic[Parameters, Value]):
         model: AnyModel | None = None,
         progress: Progress | bool | None = None,
         **settings: Any,
-    ) -> list[Mapped[Value]]:
+    ) -> MappedItems[Value]:
         """Run the program for each item, ``batch_size`` at a time in one forward pass, without padding.
 
         An item that fails does not stop the others.  Ctrl-C stops all.
@@ -229,6 +230,10 @@ class Program(ByName, Generic[Parameters, Value]):
             model = current_model.get() or _default_model()
         check_answering(model, self._subject)
         return map_items(self, items, model=model, batch_size=batch_size, progress=progress, settings=settings)
+
+    async def amap(self, items: Iterable[Any], **settings: Any) -> MappedItems[Value]:
+        """``map`` in threads: ``items = await program.amap(...)``.  Cancelling stops all of them."""
+        return await awaited(self.map, items, **settings)
 
     def _events(
         self, model: AnyModel | None, bound: inspect.BoundArguments, settings: ProgramSettings
@@ -417,16 +422,6 @@ def _return_annotation(function: Callable[..., Any], signature: inspect.Signatur
             evidence=str(error),
             remedy="define the type at the module's top before the program",
         ) from error
-
-
-def _is_empty(function: Callable[..., Any]) -> bool:
-    """Whether the body does nothing: a docstring, ``...`` or ``pass``."""
-    code = getattr(function, "__code__", None)
-    return code is not None and all(
-        instruction.opname in _NOTHING
-        and (not instruction.opname.startswith(("LOAD", "RETURN_CONST")) or instruction.argval is None)
-        for instruction in dis.get_instructions(code)
-    )
 
 
 _default: list[LanguageModel] = []

@@ -33,7 +33,7 @@ from structgen.program.execution import current_model
 from structgen.program.prompt import description_of
 
 if TYPE_CHECKING:
-    from structgen.program.batch_map import Mapped
+    from structgen.program.batch_map import MappedItems
     from structgen.program.outcome import Run
     from structgen.program.stream.event import Event
 
@@ -212,11 +212,17 @@ class Extract(Protocol):
     def aio(self, kind: type[Value], document: str, /, **settings: Any) -> Coroutine[Any, Any, Value]:
         """Return the value when it is awaited."""
 
+    def arun(self, kind: type[Value], document: str, /, **settings: Any) -> Coroutine[Any, Any, Run[Value]]:
+        """Return what ``run`` does when it is awaited."""
+
     def astream(self, kind: Any, document: str, /, **settings: Any) -> AsyncIterator[Event]:
         """Yield events asynchronously."""
 
-    def map(self, items: Iterable[tuple[Any, str]], **settings: Any) -> list[Mapped[Any]]:
+    def map(self, items: Iterable[tuple[Any, str]], **settings: Any) -> MappedItems[Any]:
         """Run for each pair of a type and a document, several at a time: see ``Program.map``."""
+
+    def amap(self, items: Iterable[tuple[Any, str]], **settings: Any) -> Coroutine[Any, Any, MappedItems[Any]]:
+        """Return what ``map`` does when it is awaited."""
 
 
 def _extract(
@@ -231,7 +237,7 @@ def _extract(
 ) -> Generator[Any, Any, Any]:
     """Extract values of a type from a document.
 
-    Call it as ``extract(Model, document)``, or by ``run``, ``stream``, ``aio`` and ``astream`` as any program.
+    Call it as ``extract(Model, document)``, or by ``run``, ``stream``, ``map`` and their awaited forms, as any program.
 
     Args:
         kind: what to extract: a type, ``list[Model]`` for any number of one.

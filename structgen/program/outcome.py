@@ -12,16 +12,16 @@ from itertools import repeat
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, final
 
 from structgen.decode.step.result import Stats, result_pieces
-from structgen.markup import Piece, card, pieces, shortened, table
+from structgen.markup import Piece, bars, card, pieces, shortened, table
 from structgen.program.json_cursor import Located, Path
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from structgen.decode import Result
-    from structgen.decode.step.result import Step
     from structgen.program.answer import Answer, Evidence
     from structgen.program.json_cursor import FieldEnd
+    from structgen.program.trace import Trace
 
 __all__ = [
     "FieldScore",
@@ -32,7 +32,6 @@ __all__ = [
     "Thinking",
     "Violation",
     "field_scores",
-    "plain_value",
     "token_offsets",
 ]
 
@@ -183,8 +182,27 @@ class Outcome:
         """The thought, if there was one, and the output."""
         return [self.result] if self.thinking is None else [self.thinking.result, self.result]
 
+    def html_parts(self) -> Iterator[str]:
+        """The thought, the output and the fields, as HTML."""
+        yield from map(pieces, self.parts())
+        leaves = [held for held in self.fields if held.path and not isinstance(held.value, (dict, list))]
+        known = [(held, held.probability) for held in leaves if held.probability is not None]
+        if known:
+            rows = [
+                (held.name, share, f"{share:.3g}  {_short_json(held.value)}{', cut' if held.is_cut else ''}")
+                for held, share in known
+            ]
+            yield bars("fields, and the probability of their values", rows)
+        for held in self.fields:
+            if held.marginals is not None:
+                values = [(_short_json(value), share, f"{share:.3g}") for value, share in held.marginals.items()]
+                yield bars(f"all values of {held.name or 'the answer'}", values)
+
     def __repr__(self) -> str:
         return f"Outcome({shortened(repr(self.value))}, {self.result!r})"
+
+    def _repr_html_(self) -> str:
+        return card("Outcome", *self.html_parts())
 
     @cached_property
     def evidence(self) -> tuple[Evidence, ...]:
@@ -279,18 +297,11 @@ class Run(Generic[Value]):
         return Stats.total([result.stats for result in written if not isinstance(result, Served)])
 
     @cached_property
-    def trace(self) -> dict[str, Any]:
-        """What happened, as plain data for JSON: see ``structgen trace``."""
-        return {
-            "structgen_trace": 1,
-            "program": self.program,
-            "model": self.model,
-            "seed": self.seed,
-            "arguments": {name: plain_value(value) for name, value in self.arguments.items()},
-            "value": plain_value(self.value),
-            "text": self.text,
-            "answers": [_answer_trace(outcome) for outcome in self.outcomes],
-        }
+    def trace(self) -> Trace:
+        """What happened, as plain data for JSON: see ``structgen trace``; in a notebook a table of all tokens."""
+        from structgen.program.trace import trace_of
+
+        return trace_of(self)
 
     @property
     def _results(self) -> list[Result] | None:
@@ -311,11 +322,8 @@ class Run(Generic[Value]):
 
     def _repr_html_(self) -> str:
         facts = [line.partition(": ")[::2] for line in str(self).split("\n")]
-        return card(
-            f"{self.program} on {self.model}",
-            table(facts),
-            *(pieces(part) for outcome in self.outcomes for part in outcome.parts()),
-        )
+        parts = (part for outcome in self.outcomes for part in outcome.html_parts())
+        return card(f"{self.program} on {self.model}", table(facts), *parts)
 
     @property
     def _cost(self) -> str:
@@ -325,94 +333,8 @@ class Run(Generic[Value]):
         return f"{sum(result.requests for result in written if isinstance(result, Served))} requests"
 
 
-def _answer_trace(outcome: Outcome) -> dict[str, Any]:
-    result = outcome.result
-    return {
-        "annotation": str(outcome.answer.annotation),
-        "form": outcome.answer.form,
-        "text": result.text,
-        "finish_reason": result.finish_reason,
-        "thought": None if outcome.thinking is None else _thought_trace(outcome.thinking),
-        **(_served_trace(result) if isinstance(result, Served) else _score_trace(result)),
-        "fields": [_field_trace(held) for held in outcome.fields],
-        "violations": [
-            {"path": list(each.path), "text": each.text, "problem": each.problem} for each in outcome.violations
-        ],
-        "limited": dict(outcome.limited),
-        "evidence": [
-            {"path": list(each.path), "text": each.text, "spans": list(map(list, each.spans)), "logprob": each.logprob}
-            for each in outcome.evidence
-        ],
-    }
-
-
-def _thought_trace(thinking: Thinking) -> dict[str, Any]:
-    result = thinking.result
-    return {
-        "text": thinking.text,
-        "finish_reason": result.finish_reason,
-        **(_served_trace(result) if isinstance(result, Served) else _score_trace(result)),
-    }
-
-
-def _field_trace(held: FieldScore) -> dict[str, Any]:
-    names = ("value", "start", "end", "logprob", "is_cut")
-    trace = {"path": list(held.path)} | {name: getattr(held, name) for name in names}
-    if held.marginals is not None:
-        trace["marginals"] = [[plain_value(value), probability] for value, probability in held.marginals.items()]
-    return trace
-
-
-def _score_trace(result: Result) -> dict[str, Any]:
-    return {
-        "logprob": _finite(result.logprob),
-        "log_z": _finite(result.log_z),
-        "steps": [_step_trace(step, result) for step in result.steps],
-        "stats": result.stats.as_dict(),
-    }
-
-
-def _served_trace(result: Served) -> dict[str, Any]:
-    """What is known of a server's answer, without scores."""
-    return {
-        "logprob": None,
-        "log_z": None,
-        "requests": result.requests,
-        "prompt_tokens": result.prompt_tokens,
-        "tokens": result.tokens,
-        "losses": [{"where": loss.where, "keyword": loss.keyword, "problem": loss.problem} for loss in result.losses],
-    }
-
-
-def _step_trace(step: Step, result: Result) -> dict[str, Any]:
-    def text(token: int | None) -> str | None:
-        stops = token is None or token in result.vocabulary.eos
-        return None if stops or token is None else result.vocabulary.tokens[token].decode("utf-8", "replace")
-
-    return {
-        "token": step.token,
-        "text": text(step.token),
-        "forced": step.forced,
-        "logprob": _finite(step.logprob),
-        "log_z": None if step.log_z is None else _finite(step.log_z),
-        "alternatives": [
-            {"token": token, "text": text(token), "logprob": _finite(logprob)} for token, logprob in step.alternatives
-        ],
-    }
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
-
-
-def plain_value(value: Any) -> Any:
-    """Return a value as JSON can hold it; what pydantic can't write is shown."""
-    from pydantic_core import PydanticSerializationError, to_jsonable_python
-
-    try:
-        return to_jsonable_python(value, fallback=repr)
-    except (PydanticSerializationError, RecursionError):
-        return repr(value)
+def _short_json(value: Any) -> str:
+    return shortened(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=repr), 60)
 
 
 def field_scores(

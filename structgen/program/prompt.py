@@ -5,11 +5,12 @@ The docstring as a template, and the form of the answer.
 
 from __future__ import annotations
 
+import dis
 import inspect
 import json
 import re
 import string
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, final, get_args
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
     from structgen.program.answer import Answer
 
-__all__ = ["DEFAULT_STYLE", "Style", "Template", "description_of", "sketch_of"]
+__all__ = ["DEFAULT_STYLE", "Style", "Template", "description_of", "has_empty_body", "sketch_of"]
 
 Style: TypeAlias = Literal["fields", "sketch", "schema"]
 """How a prompt tells the form of JSON.
@@ -238,3 +239,16 @@ class _Formatter(string.Formatter):
     def format_field(self, value: Any, format_spec: str) -> str:
         dump = getattr(type(value), "model_dump_json", None)
         return str(dump(value) if dump is not None and not format_spec else super().format_field(value, format_spec))
+
+
+_NOTHING: Final = frozenset({"RESUME", "LOAD_CONST", "RETURN_VALUE", "RETURN_CONST", "NOP", "POP_TOP"})
+
+
+def has_empty_body(function: Callable[..., Any]) -> bool:
+    """Whether the body does nothing: a docstring, ``...`` or ``pass``."""
+    code = getattr(function, "__code__", None)
+    return code is not None and all(
+        instruction.opname in _NOTHING
+        and (not instruction.opname.startswith(("LOAD", "RETURN_CONST")) or instruction.argval is None)
+        for instruction in dis.get_instructions(code)
+    )

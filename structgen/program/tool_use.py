@@ -16,6 +16,7 @@ from structgen.errors import GrammarError, ProgramError
 from structgen.frontends.json_schema import json_schema
 from structgen.frontends.python_types import schema_of_type
 from structgen.grammar.nodes import Grammar
+from structgen.markup import card, shortened, table
 from structgen.program.answer import Answer, answer_of
 from structgen.program.backends import ProgramSettings
 from structgen.program.command import user
@@ -227,6 +228,14 @@ class AgentResult(Generic[Value]):
     answer: Value
     calls: tuple[Call, ...] = field(default=())
     is_forced: bool = False
+
+    def _repr_html_(self) -> str:
+        rows = [
+            (each.tool, shortened(repr(each.arguments), 300), shortened(each.error or repr(each.result), 300))
+            for each in self.calls
+        ]
+        answer = ("answer", shortened(repr(self.answer), 300), "forced: no calls were left" if self.is_forced else "")
+        return card(f"Agent, {len(rows)} calls", table([*rows, answer]))
 
 
 @overload

@@ -337,3 +337,9 @@ class Filling:
     def slots(self) -> int:
         """How many slots the canvas has."""
         return len(self.tokens)
+
+    @property
+    def summary(self) -> str:
+        """The main counts, in words."""
+        commits = "1 commit" if len(self.commits) == 1 else f"{len(self.commits)} commits"
+        return f"{self.slots} slots ({len(self.forced)} forced) in {commits}"

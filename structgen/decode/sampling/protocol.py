@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from structgen.decode.potentials import Hypothesis, Potential
 from structgen.errors import GenerationError
+from structgen.markup import bars, card, shortened, table
 
 if TYPE_CHECKING:
     from structgen.decode.sampling.branch import Branch
@@ -152,6 +153,18 @@ class Samples:
         evidence = "" if self.log_evidence is None else f", log_evidence {self.log_evidence:.4g}"
         lossless = "lossless" if self.lossless else "not lossless"
         return f"Samples({len(self.samples)} outputs of {self.particles} particles{evidence}, {lossless})"
+
+    def _repr_html_(self) -> str:
+        evidence = "not estimated" if self.log_evidence is None else f"{self.log_evidence:.4g}"
+        error = "" if self.standard_error is None else f" \u00b1 {self.standard_error:.2g}"
+        facts = [
+            ("log evidence", f"{evidence}{error}"),
+            ("weights", "those of the target" if self.lossless else "they rank or count outputs"),
+            ("effective sample size", f"{self.ess:.1f} of {self.particles} particles"),
+            ("cost", f"{self.tokens:,} tokens in {self.forwards:,} forward passes"),
+        ]
+        rows = zip((shortened(each.result.text) for each in self.samples), self.weights.tolist(), strict=True)
+        return card("Samples", table(facts), bars("outputs by weight", [(*row, f"{row[1]:.3g}") for row in rows]))
 
     @property
     def verdict(self) -> str:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Generic, ParamSpec, Protocol, Self, TypeVar, c
 if TYPE_CHECKING:
     import asyncio
 
-__all__ = ["Returning", "Stopped", "Waiter", "WithAio", "check_stopped", "streamed", "waiter", "with_aio"]
+__all__ = ["Returning", "Stopped", "Waiter", "WithAio", "awaited", "check_stopped", "streamed", "waiter", "with_aio"]
 
 Parameters = ParamSpec("Parameters")
 Item = TypeVar("Item")
@@ -133,6 +133,18 @@ async def streamed(items: Generator[Item, None, None]) -> AsyncGenerator[Item, N
         await asyncio.shield(ended)
 
 
+async def awaited(
+    function: Callable[Parameters, Returned], /, *args: Parameters.args, **kwargs: Parameters.kwargs
+) -> Returned:
+    """Call a function in a thread, and await its value; see ``streamed`` for what cancelling does."""
+
+    def called() -> Generator[Returned, None, None]:
+        yield function(*args, **kwargs)
+
+    values = [value async for value in streamed(called())]
+    return values[0]
+
+
 class WithAio(Protocol[Parameters, Value_co]):
     """A function that can also be awaited, ``await function.aio(...)``."""
 
@@ -151,11 +163,7 @@ def with_aio(function: Callable[Parameters, Value_co]) -> WithAio[Parameters, Va
     """Give a function its ``aio``: a decorator, which returns the function itself."""
 
     async def aio(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Value_co:
-        def called() -> Generator[Value_co, None, None]:
-            yield function(*args, **kwargs)
-
-        values = [value async for value in streamed(called())]
-        return values[0]
+        return await awaited(function, *args, **kwargs)
 
     functools.update_wrapper(aio, function, assigned=("__module__",))  # with its signature
     aio.__qualname__ = f"{function.__qualname__}.aio"

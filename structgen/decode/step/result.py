@@ -325,6 +325,8 @@ class Result:
 
     def _repr_html_(self) -> str:
         facts = [("finish reason", self.finish_reason), ("cost", self.stats.summary)]
+        if self.canvas is not None:
+            facts.append(("canvas", self.canvas.summary))
         return card("Result", pieces(result_pieces(self)), table(facts))
 
 
@@ -343,6 +345,8 @@ def result_pieces(result: Result) -> Iterator[Piece]:
     """The output for ``structgen.markup``: each token, how it came about, and how probable it was."""
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     special, eos, skipped = result.vocabulary.special, result.vocabulary.eos, result.skipped
+    commits = () if result.canvas is None else result.canvas.commits
+    commit_of = {slot: number for number, commit in enumerate(commits, 1) for slot in commit}
     for at, step in enumerate(result.steps):
         if step.token is None or step.token in eos:
             continue
@@ -354,7 +358,10 @@ def result_pieces(result: Result) -> Iterator[Piece]:
         kind: Kind = "forced" if step.forced else "drafted" if step.drafted else "chosen"
         shares = "" if step.forced else f", probability {math.exp(step.logprob):.3g} of what was allowed"
         mass = "" if step.log_z is None else f", allowed {math.exp(step.log_z):.3g} of the model's distribution"
-        yield Piece(text, kind, f"{kind}{shares}{mass}", is_cut=result.cut_at is not None and at >= result.cut_at)
+        order = f", commit {commit_of[at]} of {len(commits)}" if at in commit_of else ""
+        yield Piece(
+            text, kind, f"{kind}{shares}{mass}{order}", is_cut=result.cut_at is not None and at >= result.cut_at
+        )
     yield Piece(decoder.decode(b"", final=True))
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias, final
 
 import numpy as np
 
+from structgen.decode.step.background import check_stopped
 from structgen.decode.step.context import Context
 from structgen.decode.step.distribution import log_mass
 from structgen.engine.mask import allowed_ids
@@ -275,6 +276,7 @@ class _HoleWriter:
         """Log-probabilities of the end, if the gap may end, and of the tokens, renormalised."""
         if self._context.session.length == len(self._context):
             self._context.prepare()
+        check_stopped()
         logits: Logits = self._context.session.extend(self._context.unseen)
         log_mass(logits)  # raises on invalid logits
         allowed = logits[ids].astype(np.float64)

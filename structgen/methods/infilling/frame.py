@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, final
 
 from structgen.engine.parse.captures import captures_of_tokens, value_of
 from structgen.errors import LimitExceeded
+from structgen.markup import card, table, text_block
 
 if TYPE_CHECKING:
     from structgen.engine.vocabulary import Vocabulary
@@ -179,6 +180,11 @@ class InfillResult:
     def captures(self) -> dict[str, str | list[str]]:
         """The texts of the named parts of the grammar: see ``structgen.engine.parse.captures.find_captures``."""
         return captures_of_tokens(self.grammar, self.tokens, self.vocabulary)
+
+    def _repr_html_(self) -> str:
+        rows = [(f"hole {number}", filling.text) for number, filling in enumerate(self.fillings, 1)]
+        passes = ("cost", f"{self.forwards} forward passes")
+        return card("Infilled text", text_block(self.text), table([*rows, passes]))
 
     def __str__(self) -> str:
         return self.text

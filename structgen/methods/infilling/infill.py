@@ -10,6 +10,7 @@ import numpy as np
 from structgen.decode.diffusion.canvas import regular_language
 from structgen.decode.diffusion.posterior import CanvasSampler, Dingo
 from structgen.decode.diffusion.token_automaton import refuse_infinite_checks
+from structgen.decode.step.background import with_aio
 from structgen.decode.step.context import check_model, check_vocabulary, constraint_of
 from structgen.decode.step.sampler import Greedy, Sampler
 from structgen.errors import GenerationError
@@ -39,6 +40,7 @@ __all__ = ["infill", "open_language"]
 _LENGTHS: Final = ("rate", "mass", "longest")
 
 
+@with_aio
 def infill(  # noqa: PLR0913  one entry for two kinds of model; each argument is a keyword with a default
     model: LanguageModel | DiffusionModel,
     parts: Sequence[Part],

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
+import pickle
 import re
 from html.parser import HTMLParser
 from typing import Any, Literal
@@ -67,6 +69,11 @@ def _page(shown: Any) -> _Page:
 class Person(BaseModel):
     name: str
     age: int
+
+
+class Mood(BaseModel):
+    mood: Literal["happy", "angry", "</td>"]
+    stars: int
 
 
 @sg.program
@@ -177,14 +184,100 @@ def test_a_report_counts_and_lists() -> None:
 
 
 def test_results_are_shown_of_all_kinds_of_model() -> None:
+    """Slots of a canvas say when they were filled."""
     from structgen.models.diffusion import HashDiffusion
 
     masked = Vocabulary([*BYTES, b""], eos=[0], special={257: "<mask>"})
-    answer: Result = sg.generate(HashDiffusion(masked), "x", sg.regex("[ab]{4}"), canvas=4)
-    assert answer.text in _page(answer).text
+    answer: Result = sg.generate(HashDiffusion(masked), "x", sg.regex("[ab]{4}c"), canvas=5)
+    page = _page(answer)
+    assert answer.text in page.text
+    assert answer.canvas is not None
+    assert f"5 slots ({len(answer.canvas.forced)} forced) in {len(answer.canvas.commits)} commits" in page.text
+    found = [int(re.search(r"commit (\d+) of", attrs["title"])[1]) for _, attrs in page.spans[:5]]  # type: ignore[index]
+    for slot, number in enumerate(found):
+        assert slot in answer.canvas.commits[number - 1]
 
     @sg.program
     def pick() -> Literal["yes", "no"]:
         """Yes?"""
 
     assert pick.run(model=HashModel(VOCABULARY)).value in _page(pick.run(model=HashModel(VOCABULARY))).text
+
+
+def test_fields_show_their_probability_and_all_values() -> None:
+    """Beside the output are the fields, and for each with marginals all its values, with the same numbers."""
+
+    @sg.program(marginals=True)
+    def read() -> Mood:
+        """How is it?"""
+
+    run = read.run(model=HashModel(VOCABULARY))
+    page = _page(run)
+    (scores,) = (held for held in run.outcomes[0].fields if held.name == "mood")
+    assert scores.marginals is not None
+    assert scores.probability is not None
+    for value, share in scores.marginals.items():
+        assert f"{value}{share:.3g}" in page.text
+    assert f"mood{scores.probability:.3g}  {scores.value}" in page.text
+    assert page.text.count("all values of") == 1
+    assert "Outcome" in _page(run.outcomes[0]).text
+
+
+def test_samples_show_their_weights() -> None:
+    samples = sg.sample(HashModel(VOCABULARY), "x", sg.regex("[ab]{2}|</b>"), sampler=sg.samplers.SMC(particles=20))
+    page = _page(samples)
+    for sample, weight in zip(samples.samples, samples.weights, strict=True):
+        assert f"{sample.result.text}{weight:.3g}" in page.text
+    assert f"{samples.log_evidence:.4g}" in page.text
+
+
+def test_many_items_are_a_table() -> None:
+    """Each item has its value, or its error, which is escaped as all else."""
+    mapped = who.map(["Ada", "Bob", 3], model=HashModel(VOCABULARY, writes=ADA))
+    assert isinstance(mapped, list)
+    page = _page(mapped)
+    assert page.text.startswith("3 items, 0 failed")
+    assert page.text.count("Person(name='Ada', age=36)") == 3
+    assert ADA in _page(mapped[0]).text
+    failed = who.map(["Ada"], model=HashModel(VOCABULARY, writes=ADA), max_tokens=1)
+    assert "1 item, 1 failed" in _page(failed).text
+    assert "BudgetError" in _page(failed[0]).text
+    assert pickle.loads(pickle.dumps(mapped)) == mapped
+
+
+def test_a_trace_has_a_row_for_each_token() -> None:
+    """With what was chosen, what the mask removed, and the others; it is still plain data."""
+    run = _run(think=5, alternatives=2)
+    trace = run.trace
+    assert json.loads(json.dumps(trace)).keys() == trace.keys()
+    page = _page(trace)
+    assert HOSTILE_NAME in page.text
+    steps = [step for outcome in run.outcomes for result in outcome.results() for step in result.steps]
+    assert page.text.count("chosen") + page.text.count("forced") == len(steps)
+    likeliest = min(math.exp(step.logprob) for step in steps if not step.forced)
+    assert f"{likeliest:.3g}" in page.text
+    served = who.run("Ada", model=Scripted(ADA))
+    assert "by a server" in _page(served.trace).text
+
+
+def test_why_a_token_is_refused_is_shown() -> None:
+    explanation = sg.compile(sg.regex("<b>[0-9]"), VOCABULARY).matcher().explain(b"<b>x</b>")
+    assert str(explanation) in _page(explanation).text
+
+
+def test_long_tables_are_cut() -> None:
+    """What a page shows is bounded, whatever a model writes."""
+    rows = [markup.Row(("<x>", "y"), "chosen")] * 5000
+    assert "... 4,000 more" in _Page(markup.grid(("a", "b"), rows, title="t")).text
+    shares = [("<x>", 0.5, "y")] * 80
+    assert "... 30 more" in _Page(markup.bars("t", shares)).text
+    assert "width:100.0%" in markup.bars("t", [("x", 7.0, "")])
+
+
+def test_a_filled_text_shows_its_holes() -> None:
+    filled = sg.infill(
+        HashModel(VOCABULARY), ["<b>", sg.grammars.hole(3), "</b>"], "<b>" + sg.regex("[ab]{3}") + "</b>"
+    )
+    page = _page(filled)
+    assert filled.text in page.text
+    assert f"hole 1{filled.fillings[0].text}" in page.text
