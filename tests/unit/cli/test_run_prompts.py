@@ -376,6 +376,8 @@ class _Terminal(io.StringIO):
 def test_progress_is_for_terminals(stream: io.StringIO, shown: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A bar counts the lines, those of an earlier run included; in a pipe there is none."""
     monkeypatch.setattr(sys, "stderr", stream)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "80")
     with run_prompts._progress(4, 2) as advance:
         advance()
     assert shown in stream.getvalue()
