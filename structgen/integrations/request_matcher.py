@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, final
 
-from structgen.engine import fill_mask_trees, fill_masks
+from structgen.engine import fill_mask_trees
+from structgen.engine.row_buffer import RowBuffer
 from structgen.errors import LimitExceeded
 from structgen.log import logger
 
@@ -22,25 +23,8 @@ __all__ = ["RequestMatcher", "fill_rows"]
 
 ALL = -1
 """Each word of a row that allows everything."""
-
-_MAX_ROOMY: Final = 1 << 16
-_roomy: dict[int, int] = {}
-"""Budgets from which on the rows of a state do not depend on them, by ``Matcher.state_id``.
-
-A call of the engine lets other threads run, and waits for them: a row for which a look here suffices waits for no
-thread that compiles."""
-
-
-def _needs_budget(matcher: Matcher, left: int, state: int) -> bool:
-    """Whether the next row depends on the budget; what does not is kept for half of it, since budgets shrink."""
-    for budget in (left // 2, left):
-        if not matcher.needs_budget_mask(budget):
-            if matcher.mask_id is not None:  # else the state is not all that counts
-                if len(_roomy) >= _MAX_ROOMY:
-                    _roomy.clear()
-                _roomy[state] = budget
-            return False
-    return True
+_MOST: Final = 2**31
+"""A larger limit is the same as this one."""
 
 
 @final
@@ -52,17 +36,25 @@ class RequestMatcher:
 
     Attributes:
         matcher: of the answer.
-        limit: how many tokens the answer may have in all, EOS not counted; None is no limit.
         failure: the error that ended the answer; no token is taken after it.
     """
 
-    __slots__ = ("_beyond", "failure", "limit", "matcher")
+    __slots__ = ("_beyond", "_limit", "failure", "matcher")
 
     def __init__(self, matcher: Matcher, limit: int | None = None) -> None:
         self.matcher = matcher
         self.limit = limit
         self.failure: StructgenError | None = None
         self._beyond = 0
+
+    @property
+    def limit(self) -> int | None:
+        """How many tokens the answer may have in all, EOS not counted; None is no limit."""
+        return self._limit
+
+    @limit.setter
+    def limit(self, limit: int | None) -> None:
+        self._limit = self.matcher.limit = None if limit is None else min(limit, _MOST)
 
     @property
     def is_over(self) -> bool:
@@ -79,31 +71,13 @@ class RequestMatcher:
         """How many tokens the answer may still have, EOS not counted; None is no limit."""
         return None if self.limit is None else max(0, self.limit - self.taken)
 
-    @property
-    def stands_alone(self) -> bool:
-        """Whether the next row depends on more than the grammar: past the end, after a failure, near the limit."""
-        matcher, limit = self.matcher, self.limit
-        if self.failure is not None or matcher.is_terminated:
-            return True
-        if limit is None:
-            return False
-        left, state = limit - matcher.history_length, matcher.state_id
-        known = _roomy.get(state)
-        if known is not None and left >= known and matcher.mask_id is not None:
-            return False
-        try:
-            return _needs_budget(matcher, max(0, left), state)
-        except LimitExceeded:
-            return True
-
     def limit_to(self, left: int) -> bool:
         """Let the answer have at most ``left`` more tokens, EOS not counted.
 
         Returns:
             Whether it can be completed within them; if not, there is no limit.
         """
-        needed = self.matcher.min_tokens()
-        is_enough = needed is not None and needed <= left
+        is_enough = self.matcher.completes_within(left)
         self.limit = self.taken + left if is_enough else None
         return is_enough
 
@@ -190,6 +164,7 @@ class RequestMatcher:
         self.matcher.reset()
         self._beyond = 0
         self.failure = None
+        self.matcher.limit = self._limit
 
     def fill(self, bitmask: Any, row: int) -> None:
         """Write the row of the next token.
@@ -214,6 +189,7 @@ class RequestMatcher:
     def _fail(self, error: LimitExceeded) -> None:
         logger.error("an answer ends with an error after %d tokens: %s", self.taken, error)
         self.failure = error
+        self.matcher.limit = 0  # so that no buffer of rows fills its row
 
     def fill_chain(self, drafts: Sequence[int], bitmask: Any, row: int) -> None:
         """Write the row of the next token and the rows after each draft; where one is refused, the last row stands."""
@@ -233,7 +209,7 @@ class RequestMatcher:
         """Whether some row of a chain depends on the limit."""
         if self.limit is None:
             return False
-        done, found = 0, self.matcher.needs_budget_mask(self.limit - self.taken)
+        done, found = 0, self.matcher.needs_budget_mask(max(0, self.limit - self.taken))
         for token in drafts:
             if found or self.is_over or not self.matcher.accept(token):
                 break
@@ -263,7 +239,8 @@ def fill_rows(requests: Sequence[RequestMatcher], drafts: Sequence[Sequence[int]
         IndexError: there are too few rows.
     """
     if not any(drafts):
-        _fill_next(requests, bitmask)
+        for row in RowBuffer(bitmask).fill([request.matcher for request in requests]):
+            requests[row].fill(bitmask, row)
         return
     again = [True] * len(requests)
     try:
@@ -277,21 +254,9 @@ def fill_rows(requests: Sequence[RequestMatcher], drafts: Sequence[Sequence[int]
         logger.debug("the rows of a batch are filled one by one: %s", error)
     row = 0
     for at, (request, tokens) in enumerate(zip(requests, drafts, strict=True)):
-        if again[at] or request.stands_alone or _is_tight(request, tokens):
+        if again[at] or request.failure is not None or request.is_over or _is_tight(request, tokens):
             request.fill_chain(tokens, bitmask, row)
         row += 1 + len(tokens)
-
-
-def _fill_next(requests: Sequence[RequestMatcher], bitmask: Any) -> None:
-    """Fill one row for each request: what most steps are."""
-    try:
-        fill_masks([request.matcher for request in requests], bitmask)
-        alone = [row for row, request in enumerate(requests) if request.stands_alone]
-    except LimitExceeded as error:
-        met = set(error.rows)
-        alone = [row for row, request in enumerate(requests) if row in met or request.stands_alone]
-    for row in alone:
-        requests[row].fill(bitmask, row)
 
 
 def _is_tight(request: RequestMatcher, tokens: Sequence[int]) -> bool:

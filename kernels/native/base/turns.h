@@ -6,6 +6,7 @@
 #include <chrono>
 #include <mutex>
 #include <shared_mutex>
+#include <thread>
 #include <utility>
 
 #include "base/interrupt.h"
@@ -29,6 +30,17 @@ class TurnMutex {
     mutex_.lock_shared();
   }
   void unlock_shared() { mutex_.unlock_shared(); }
+  // Waits for at most so long, which the turn of another thread usually ends before.
+  bool try_lock_shared_for(std::chrono::microseconds patience) {
+    if (!is_wanted() && mutex_.try_lock_shared()) return true;
+    const Waiting waiting(*this);
+    const auto begun = std::chrono::steady_clock::now();
+    do {
+      if (mutex_.try_lock_shared()) return true;
+      std::this_thread::yield();
+    } while (std::chrono::steady_clock::now() - begun < patience);
+    return false;
+  }
   bool is_wanted() const { return waiting_.load(std::memory_order_relaxed) != 0; }
   // Whether anybody has ever had to wait.
   bool is_crowded() const { return crowded_.load(std::memory_order_relaxed); }

@@ -15,6 +15,7 @@ void bind_json_schema(nanobind::module_& m);
 void bind_lark(nanobind::module_& m);
 void bind_constraint(nanobind::module_& m);
 void bind_matcher(nanobind::module_& m);
+void bind_row_buffer(nanobind::module_& m);
 void bind_chain_sampler(nanobind::module_& m);
 void bind_chart(nanobind::module_& m);
 void bind_unfolding(nanobind::module_& m);

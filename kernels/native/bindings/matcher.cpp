@@ -207,6 +207,10 @@ void bind_state(nb::class_<Matcher>& matcher) {
       .def_prop_ro("is_accepting", &Matcher::is_accepting)
       .def_prop_ro("is_terminated", &Matcher::is_terminated)
       .def_prop_ro("history_length", &Matcher::history)
+      .def_prop_rw(
+          "limit",
+          [](const Matcher& self) { return self.limit() == kNone ? std::nullopt : std::optional<uint32_t>(self.limit()); },
+          [](Matcher& self, std::optional<uint32_t> limit) { self.set_limit(limit.value_or(kNone)); }, "limit"_a.none())
       .def_prop_ro("state_id", &Matcher::state_id, nb::call_guard<nb::gil_scoped_release>())
       .def("rule_path", &Matcher::rule_path, nb::call_guard<nb::gil_scoped_release>());
 }

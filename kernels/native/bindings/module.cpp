@@ -20,6 +20,7 @@ NB_MODULE(_native, m) {
   structgen::bind_lark(m);
   structgen::bind_constraint(m);
   structgen::bind_matcher(m);
+  structgen::bind_row_buffer(m);
   structgen::bind_canonical(m);
   structgen::bind_chain_sampler(m);
   structgen::bind_chart(m);

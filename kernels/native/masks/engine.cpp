@@ -96,7 +96,9 @@ void Engine::fill(NodeId node, uint32_t* words, uint64_t fuel) {
   std::sort(rows.begin(), rows.end());
   rows.erase(std::unique(rows.begin(), rows.end()), rows.end());
   std::stable_partition(rows.begin(), rows.end(), [](const Row* held) { return held->mask != nullptr; });
-  plans_.at(node) = {static_cast<uint32_t>(plan_rows_.size()), static_cast<uint32_t>(rows.size())};
+  Plan& plan = plans_.at(node);
+  plan.begin = static_cast<uint32_t>(plan_rows_.size());
+  plan.count = static_cast<uint32_t>(rows.size());
   for (const Row* held : rows) plan_rows_.push_back(held);
   cache_bytes_ += sizeof(Plan) + rows.size() * sizeof(rows[0]);
   write(plans_[node], words);
@@ -113,6 +115,7 @@ void Engine::drop_rows() {
          begun_, residuals_, tries_, trie_table_);
   tries_.emplace_back();
   cache_bytes_ = 0;
+  rows_epoch_ = next_epoch();
 }
 
 void Engine::forget() {

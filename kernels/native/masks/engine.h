@@ -51,12 +51,17 @@ class Engine : public std::enable_shared_from_this<Engine> {
 
   struct Plan {  // the rows of a node's mask, in plan_rows_
     uint32_t begin = 0, count = kNone;
+    uint32_t room = kNone;  // a budget that the mask does not depend on, nor on a larger one; kNone: none is known
   };
   // How the mask of a node is written; none if something is not known yet.
   const Plan* find_plan(NodeId node) const { return plans_[node].count != kNone ? &plans_[node] : nullptr; }
   // Prefetches the memory that write() reads, so that what several plans need is waited for at the same time.
   void prefetch(const Plan& plan) const;
   void write(const Plan& plan, uint32_t* words) const;
+  const Row& plan_row(const Plan& plan, uint32_t index) const { return *plan_rows_[plan.begin + index]; }
+  // A number that no other engine has, and that this one had for no other rows: plans of it begin at the same place only
+  // if they are the same.
+  uint64_t rows_epoch() const { return rows_epoch_; }
 
   // The mask of a node without EOS bits.  try_fill makes nothing and fails if something is not known yet.
   bool try_fill(NodeId node, uint32_t* words) const;
@@ -69,6 +74,8 @@ class Engine : public std::enable_shared_from_this<Engine> {
   void allow_fewest(NodeId node, uint32_t* words, uint32_t budget, uint64_t fuel);
   // An upper bound on the tokens that are missing after any allowed token.  For byte-complete vocabularies.
   uint32_t reach(NodeId node);
+  // Whether the mask within a budget may be another than the mask.  For byte-complete vocabularies.
+  bool needs_budget(NodeId node, uint32_t budget);
 
   // Lets the next token, of several that one call takes, have all steps of the limit.
   void renew_steps() {
@@ -275,6 +282,7 @@ class Engine : public std::enable_shared_from_this<Engine> {
   uint32_t frame_plan(FrameId frame);
   std::optional<uint32_t> spare_tokens(FrameId frame);
   uint32_t row_reach(TrieId trie, StateId state);
+  uint32_t byte_reach(NodeId node);
   struct Way {
     uint32_t tokens;  // fewest, proven
     NodeId next;      // after the first of them; kNone: there is none
@@ -327,7 +335,7 @@ class Engine : public std::enable_shared_from_this<Engine> {
   std::unordered_map<TermId, uint16_t> char_groups_;
   std::unordered_map<TermId, ByteSet> used_bytes_;
   SharedRules shared_rules_;
-  uint64_t epoch_ = next_epoch();
+  uint64_t epoch_ = next_epoch(), rows_epoch_ = next_epoch();
   static uint64_t next_epoch();
   TurnMutex mutex_;
 

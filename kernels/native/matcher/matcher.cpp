@@ -316,7 +316,11 @@ bool Matcher::needs_budget_mask(uint32_t budget) {
   if (terminated_) return false;
   if (!constraint_->byte_complete() || budget == 0) return true;
   if (constraint_->has_scope()) return run([&](Engine& held) { return needs_budget_in_scopes(held, budget - 1); });
-  return run(Request::kBudget, 0, [&](Engine& held) { return !held.keeps_budgets(node_) || held.reach(node_) > budget - 1; });
+  {
+    const std::shared_lock lock(engine_->mutex());
+    if (const Engine::Plan* plan = find_plan(); plan && plan->room <= budget) return false;
+  }
+  return run(Request::kBudget, 0, [&](Engine& held) { return held.needs_budget(node_, budget); });
 }
 
 std::string Matcher::forced_bytes(size_t most) {

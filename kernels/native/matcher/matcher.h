@@ -211,6 +211,9 @@ class Matcher {
   bool is_accepting() const { return accepting_ && !terminated_; }
   bool is_terminated() const { return terminated_; }
   size_t history() const { return steps_.size(); }
+  // How many steps the text may have in all, which RowBuffer keeps to; kNone: there is no limit.
+  uint32_t limit() const { return limit_; }
+  void set_limit(uint32_t limit) { limit_ = limit; }
   uint64_t state_id();  // equal for equal futures, until the engine forgets
   // Equal for equal masks of matchers of one constraint, for as long as that lives; nothing where more than the node
   // decides.
@@ -233,6 +236,7 @@ class Matcher {
   std::vector<std::string> rule_path();
 
  private:
+  friend class RowBuffer;
   struct Step {
     NodeId before;
     bool was_accepting;
@@ -293,6 +297,7 @@ class Matcher {
   uint64_t epoch_ = 0;  // of that engine when they were taken
   bool accepting_ = false;
   bool terminated_ = false;
+  uint32_t limit_ = kNone;
   std::vector<Step> steps_;
   Trace trace_;
   std::vector<Trace> traces_;  // before each step, where the grammar has scopes

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, final
 
 from structgen.engine import Vocabulary, compile
 from structgen.engine.mask import mask_width
+from structgen.engine.row_buffer import RowBuffer
 from structgen.errors import BudgetError, StructgenError
 from structgen.frontends.json_schema import JsonPolicy
 from structgen.grammar.limits import Limits
@@ -82,6 +83,7 @@ class Backend:
         self.policy = policy or JsonPolicy()
         self.limits = limits or Limits.strict()
         self.most_drafts = most_drafts
+        self._buffer: tuple[Any, RowBuffer] | None = None
 
     @classmethod
     def load(cls, vllm_config: Any, tokenizer: Any) -> Backend:
@@ -133,13 +135,16 @@ class Backend:
             WireError: with the place in the request, and what to do.
         """
         constraint = self.constraint(params, stop_token_ids)
+        if tokens is None:
+            return
         try:
+            if tokens > 0 and constraint.matcher().completes_within(tokens - 1):
+                return
             needed = constraint.min_tokens()
         except StructgenError as error:
             raise WireError(FIELD, str(error), error) from error
-        if tokens is not None and needed + 1 > tokens:
-            short = BudgetError(budget=tokens, needed=needed + 1, evidence="the last of them ends the answer")
-            raise WireError("max_tokens", str(short), short)
+        short = BudgetError(budget=tokens, needed=needed + 1, evidence="the last of them ends the answer")
+        raise WireError("max_tokens", str(short), short)
 
     def grammar(self, request: Any, max_model_len: int) -> RequestGrammar:
         """The grammar of a ``Request`` of vLLM, which ends within its ``max_tokens`` and the length of the model."""
@@ -171,8 +176,15 @@ class Backend:
 
         return torch.full((max_num_seqs, mask_width(self.vocabulary.size)), -1, dtype=torch.int32)
 
+    def buffer_of(self, bitmask: Any) -> RowBuffer:
+        """The buffer of the rows of a tensor, which remembers what was written last as long as that is the same one."""
+        if self._buffer is None or self._buffer[0] is not bitmask:
+            self._buffer = bitmask, RowBuffer(bitmask.numpy())
+        return self._buffer[1]
+
     def destroy(self) -> None:
-        """Nothing is held that ends before the process."""
+        """Let go of the requests whose rows were filled last."""
+        self._buffer = None
 
 
 @final

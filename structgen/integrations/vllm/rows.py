@@ -6,10 +6,13 @@ Source: vLLM 0.32, ``vllm/v1/structured_output/__init__.py``.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from structgen.integrations.request_matcher import ALL, fill_rows
 from structgen.integrations.vllm.backend import RequestGrammar
+
+if TYPE_CHECKING:
+    from structgen.engine import Matcher
 
 __all__ = ["batch_rows"]
 
@@ -37,9 +40,12 @@ def batch_rows(
         per_request = 1 + manager.vllm_config.num_speculative_tokens
         manager._grammar_bitmask = manager.backend.allocate_token_bitmask(most * per_request)
     bitmask = manager._grammar_bitmask
+    buffer = manager.backend.buffer_of(bitmask)
     if not drafts and (manager.reasoner_cls is None or manager.enable_in_reasoning):
-        _fill_next(requests, ids, bitmask)
-        return bitmask[: len(ids)].numpy()
+        for row in buffer.fill_owned(requests, ids, _begun):
+            _grammar_of(requests[ids[row]]).matcher.fill(buffer.rows, row)
+        return buffer.rows[: len(ids)]
+    buffer.forget()
     grammars: list[RequestGrammar] = []
     chains: list[Sequence[int]] = []
     places: list[int] = []  # the first row of each grammar
@@ -47,7 +53,7 @@ def batch_rows(
     row = 0
     for request_id in ids:
         request = requests[request_id]
-        grammar: RequestGrammar = request.structured_output_request.grammar
+        grammar = _grammar_of(request)
         given = drafts.get(request_id, ())
         chain = _unpadded(given)
         start, first = manager._get_constraint_bounds(request, chain)
@@ -68,16 +74,17 @@ def batch_rows(
     return bitmask[:row].numpy()
 
 
-def _fill_next(requests: Mapping[str, Any], ids: Sequence[str], bitmask: Any) -> None:
-    """One row for each request, where no thoughts and no drafts are: what most steps are."""
-    found = []
-    for request_id in ids:
-        request = requests[request_id]
-        grammar: RequestGrammar = request.structured_output_request.grammar
-        if not grammar.is_begun:
-            grammar.begin(request.num_output_tokens)
-        found.append(grammar.matcher)
-    fill_rows(found, (), bitmask)
+def _grammar_of(request: Any) -> RequestGrammar:
+    grammar: RequestGrammar = request.structured_output_request.grammar
+    return grammar
+
+
+def _begun(request: Any) -> Matcher:
+    """The matcher of a request, about to have its first row."""
+    grammar = _grammar_of(request)
+    if not grammar.is_begun:
+        grammar.begin(request.num_output_tokens)
+    return grammar.matcher.matcher
 
 
 def _unpadded(tokens: Sequence[int]) -> Sequence[int]:
