@@ -7,6 +7,12 @@ neither numpy nor torch.  ``__init__.pyi`` lists them: the core names, the named
 
 from __future__ import annotations
 
+import sys
+
+if sys.version_info < (3, 11):  # noqa: UP036  where pip, which refuses, was not asked
+    version = sys.version.split()[0]
+    raise ImportError(f"structgen: Python 3.11 or newer is needed; {sys.executable} is {version}; use a newer one")
+
 from structgen.lazy import find_moved_modules, lazy_names
 
 __all__ = [

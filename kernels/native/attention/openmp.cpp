@@ -4,9 +4,7 @@
 #include <exception>
 #include <mutex>
 
-#if defined(__linux__)
-#include <dlfcn.h>
-#endif
+#include "base/portable.h"
 
 namespace structgen {
 
@@ -21,14 +19,8 @@ struct Library {
 
 // Only one that is there already: a second library would have threads of its own.
 Library found() {
-  Library library;
-#if defined(__linux__)
-  if (void* handle = dlopen("libgomp.so.1", RTLD_NOLOAD | RTLD_LAZY)) {
-    library.parallel = reinterpret_cast<Parallel>(dlsym(handle, "GOMP_parallel"));
-    library.threads = reinterpret_cast<int (*)()>(dlsym(handle, "omp_get_max_threads"));
-  }
-#endif
-  return library;
+  constexpr const char* kName = "libgomp.so.1";
+  return {reinterpret_cast<Parallel>(loaded_function(kName, "GOMP_parallel")), reinterpret_cast<int (*)()>(loaded_function(kName, "omp_get_max_threads"))};
 }
 
 }  // namespace

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "attention/openmp.h"
+#include "base/portable.h"
 #include "diffusion/exponential.h"
-#include "diffusion/wide.h"
 
 namespace structgen {
 
@@ -17,13 +17,13 @@ namespace {
 constexpr size_t kLanes = 8;
 
 // Sums run in lanes, in the same order on every processor.
-[[gnu::always_inline]] inline double folded(const double* lanes) {
+STRUCTGEN_INLINE double folded(const double* lanes) {
   return ((lanes[0] + lanes[4]) + (lanes[2] + lanes[6])) + ((lanes[1] + lanes[5]) + (lanes[3] + lanes[7]));
 }
 
 // scores[q, e] for queries [count, width] and keys [length, width]; `stride` apart are the scores of two queries.
 template <class Entry>
-[[gnu::always_inline]] inline void score(const double* queries, size_t count, const Entry* keys, size_t length, size_t width, double* scores, size_t stride) {
+STRUCTGEN_INLINE void score(const double* queries, size_t count, const Entry* keys, size_t length, size_t width, double* scores, size_t stride) {
   for (size_t entry = 0; entry < length; ++entry) {
     const Entry* key = keys + entry * width;
     for (size_t query = 0; query < count; ++query) {
@@ -37,7 +37,7 @@ template <class Entry>
 }
 
 template <class Entry>
-[[gnu::always_inline]] inline void mix(const double* weights, size_t stride, size_t count, const Entry* values, size_t length, size_t width, double* output) {
+STRUCTGEN_INLINE void mix(const double* weights, size_t stride, size_t count, const Entry* values, size_t length, size_t width, double* output) {
   for (size_t entry = 0; entry < length; ++entry) {
     const Entry* value = values + entry * width;
     for (size_t query = 0; query < count; ++query) {
@@ -48,7 +48,7 @@ template <class Entry>
   }
 }
 
-[[gnu::always_inline]] inline double soften(double* scores, size_t length) {
+STRUCTGEN_INLINE double soften(double* scores, size_t length) {
   double largest = scores[0];
   for (size_t entry = 1; entry < length; ++entry) largest = std::max(largest, scores[entry]);
   double lanes[kLanes] = {};

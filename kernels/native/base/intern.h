@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/pages.h"
+#include "base/portable.h"
 
 namespace structgen {
 
@@ -60,7 +61,7 @@ class IdTable {
     if (parts_.empty()) return;
     const auto half = static_cast<uint32_t>(hash);
     const Part& part = parts_[index_of(half)];
-    __builtin_prefetch(&part.slots[half & part.mask]);
+    structgen::prefetch(&part.slots[half & part.mask]);
   }
   void insert_at(Slot* slot, uint64_t hash, uint32_t id) {
     const auto half = static_cast<uint32_t>(hash);

@@ -1,10 +1,5 @@
 #include "base/thread_pool.h"
 
-#include <unistd.h>
-#ifdef __linux__
-#include <sched.h>
-#endif
-
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -17,6 +12,7 @@
 #include <vector>
 
 #include "base/interrupt.h"
+#include "base/portable.h"
 
 namespace structgen {
 
@@ -28,34 +24,6 @@ using Clock = std::chrono::steady_clock;
 constexpr auto kPatience = std::chrono::microseconds(100);
 // How long it sleeps before it asks whether it was interrupted.
 constexpr auto kGlance = std::chrono::milliseconds(50);
-
-#ifdef __linux__
-
-int processor() { return sched_getcpu(); }
-
-// The number of processors that this process may use; hardware_concurrency() also counts the others.
-unsigned processors() {
-  cpu_set_t allowed;
-  if (sched_getaffinity(0, sizeof allowed, &allowed) != 0) return std::thread::hardware_concurrency();
-  return static_cast<unsigned>(CPU_COUNT(&allowed));
-}
-
-// Moves the calling thread to another processor that it may use, if there is one; from there on the kernel is free again.
-void leave(int processor) {
-  cpu_set_t allowed;
-  if (sched_getaffinity(0, sizeof allowed, &allowed) != 0) return;
-  cpu_set_t others = allowed;
-  CPU_CLR(processor, &others);
-  if (CPU_COUNT(&others) != 0 && sched_setaffinity(0, sizeof others, &others) == 0) sched_setaffinity(0, sizeof allowed, &allowed);
-}
-
-#else
-
-int processor() { return -1; }
-unsigned processors() { return std::thread::hardware_concurrency(); }
-void leave(int) {}
-
-#endif
 
 class Pool {
  public:
@@ -156,11 +124,11 @@ class Pool {
 Pool& pool() {
   static std::mutex mutex;
   static Pool* made = nullptr;
-  static pid_t owner = 0;
+  static int64_t owner = 0;
   const std::lock_guard lock(mutex);
-  if (!made || owner != getpid()) {
-    made = new Pool(std::max(1u, processors()) - 1);
-    owner = getpid();
+  if (!made || owner != process_id()) {
+    made = new Pool(STRUCTGEN_THREADS ? processors() - 1 : 0);
+    owner = process_id();
   }
   return *made;
 }

@@ -20,6 +20,7 @@
 #include "frontends/json_schema/json_document.h"
 #include "frontends/json_schema/python_json.h"
 #include "frontends/json_schema/simple_schema.h"
+#include "frontends/python_objects.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -40,13 +41,12 @@ nb::object plan_simple(nb::str text, size_t max_depth, nb::dict planners, nb::ha
   const JsonDocument::Member* member = document->find(document->root(), "$schema");
   nb::object declared = nb::none();
   if (member != nullptr && document->kind(member->value) == JsonKind::kString) declared = nb::cast(document->string(member->value));
-  nb::object known = nb::borrow(PyDict_GetItemWithError(planners.ptr(), declared.ptr()));
-  if (!known.is_valid()) {
-    if (PyErr_Occurred()) throw nb::python_error();
-    known = add_planner(declared);
-  }
+  nb::object known = dict_value(planners, declared);
+  if (!known.is_valid()) known = add_planner(declared);
   if (known.is_none()) return nb::none();
-  std::unique_ptr<SimpleTerms> terms = nb::cast<SimplePlanner&>(known[0]).plan(*document, known[1], known[3]);
+  const nb::object planner = known[0];
+  const nb::ft_object_guard alone(planner);  // what it keeps is shared
+  std::unique_ptr<SimpleTerms> terms = nb::cast<SimplePlanner&>(planner).plan(*document, known[1], known[3]);
   if (terms == nullptr) return nb::none();
   return nb::make_tuple(std::move(terms), known[2]);
 }

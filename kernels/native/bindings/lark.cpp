@@ -30,7 +30,7 @@ std::unique_ptr<FlatGrammar> read_lark(LarkReader& reader, nb::str text, nb::str
 void bind_lark(nb::module_& m) {
   nb::class_<LarkReader>(m, "LarkReader", "Reads plain Lark grammars.")
       .def(nb::init<nb::object, nb::object>(), "library"_a, "leaf"_a)
-      .def("read", &read_lark, "text"_a, "start"_a, "max_nodes"_a, "max_depth"_a);
+      .def("read", &read_lark, "text"_a, "start"_a, "max_nodes"_a, "max_depth"_a, nb::lock_self());
 }
 
 }  // namespace structgen

@@ -7,9 +7,9 @@
 #include <limits>
 #include <numeric>
 
+#include "base/portable.h"
 #include "diffusion/chart_index.h"
 #include "diffusion/exponential.h"
-#include "diffusion/wide.h"
 
 namespace structgen {
 
@@ -17,20 +17,20 @@ namespace chart_loops {
 
 constexpr double kNone = -std::numeric_limits<double>::infinity();
 
-// Four masses: a loop over the lanes of an array is not vectorized where it takes a maximum.
-typedef double Four __attribute__((vector_size(32), aligned(8), may_alias));
 static_assert(kBlock * sizeof(double) == 2 * sizeof(Four));
 
 // The largest of the terms at each position of `blocks` blocks.
 STRUCTGEN_WIDE void maxima(const ChartTerm* terms, size_t count, size_t blocks, double* out) {
   for (size_t block = 0; block < blocks; ++block, out += kBlock) {
-    Four low = Four{} + kNone, high = low;
+    Four low{kNone, kNone, kNone, kNone}, high = low;
     for (size_t term = 0; term < count; ++term) {
       if (terms[term].skipped > block) continue;
       const Four* row = reinterpret_cast<const Four*>(terms[term].row + (block - terms[term].skipped) * kBlock);
-      const Four first = row[0] + terms[term].weight, second = row[1] + terms[term].weight;
-      low = low > first ? low : first;
-      high = high > second ? high : second;
+      Four first, second;
+      add(first, row[0], terms[term].weight);
+      add(second, row[1], terms[term].weight);
+      take_larger(low, first);
+      take_larger(high, second);
     }
     reinterpret_cast<Four*>(out)[0] = low;
     reinterpret_cast<Four*>(out)[1] = high;

@@ -1,10 +1,9 @@
 // The memory of the tables of a chart.
 #include <algorithm>
+#include <cstdlib>
 #include <new>
-#if defined(__unix__) || defined(__APPLE__)
-#include <sys/mman.h>
-#endif
 
+#include "base/portable.h"
 #include "diffusion/chart.h"
 
 namespace structgen {
@@ -18,26 +17,17 @@ constexpr size_t kMappedBytes = 1 << 18;
 // Memory of the heap that was used before is cleared as a whole, which takes more than most charts do.  Pages that are
 // mapped are zero when they are first used.
 ZeroPages::ZeroPages(size_t bytes) {
-#if defined(__unix__) || defined(__APPLE__)
   if (bytes >= kMappedBytes) {
-    void* pages = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANON, -1, 0);
-    if (pages == MAP_FAILED) throw std::bad_alloc();
-    data_ = {pages, Freed{bytes}};
+    data_ = {zero_pages(bytes), Freed{bytes}};
     return;
   }
-#endif
   data_ = {std::calloc(std::max<size_t>(bytes, 1), 1), Freed{0}};
   if (data_ == nullptr) throw std::bad_alloc();
 }
 
 void ZeroPages::Freed::operator()(void* data) const {
-#if defined(__unix__) || defined(__APPLE__)
-  if (mapped > 0) {
-    munmap(data, mapped);
-    return;
-  }
-#endif
-  std::free(data);
+  if (mapped > 0) free_pages(data, mapped);
+  else std::free(data);
 }
 
 namespace {

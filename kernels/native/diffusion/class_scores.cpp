@@ -1,9 +1,11 @@
 #include "diffusion/class_scores.h"
 
+#include <algorithm>
+#include <bit>
 #include <limits>
 
+#include "base/portable.h"
 #include "base/thread_pool.h"
-#include "diffusion/wide.h"
 
 namespace structgen {
 
@@ -30,7 +32,7 @@ STRUCTGEN_WIDE void exponentials(const float* __restrict logits, size_t count, f
     p = p * r + 5.0000001201e-1F;
     const float e = p * r * r + r + 1.0F;
     const int32_t exponent = static_cast<int32_t>(n) * (1 << 23);
-    out[i] = __builtin_bit_cast(float, __builtin_bit_cast(int32_t, e) + exponent);
+    out[i] = std::bit_cast<float>(std::bit_cast<int32_t>(e) + exponent);
   }
 }
 

@@ -1,13 +1,16 @@
 // The exponential function for sums of probabilities, without branches: the library's keeps loops from vectorizing.
 #pragma once
 
+#include <bit>
 #include <cstdint>
+
+#include "base/portable.h"
 
 namespace structgen {
 
 // exp(x) for x <= 0, within 3e-16 of its value; 0 below -700 and for NaN.  The reduction of Cody and Waite, and the
 // series.
-[[gnu::always_inline]] inline double exp_of(double x) {
+STRUCTGEN_INLINE double exp_of(double x) {
   constexpr double kMin = -700, kShift = 0x1.8p52, kLog2E = 1.4426950408889634;
   constexpr double kLn2High = 0x1.62e42fee00000p-1, kLn2Low = 0x1.a39ef35793c76p-33;
   const double bounded = x > kMin ? x : kMin;
@@ -27,8 +30,8 @@ namespace structgen {
   series = series * r + 0.5;
   series = series * r + 1.0;
   series = series * r + 1.0;
-  const uint64_t power = (__builtin_bit_cast(uint64_t, shifted) << 52) + __builtin_bit_cast(uint64_t, 1.0);
-  const double value = series * __builtin_bit_cast(double, power);
+  const uint64_t power = (std::bit_cast<uint64_t>(shifted) << 52) + std::bit_cast<uint64_t>(1.0);
+  const double value = series * std::bit_cast<double>(power);
   return x > kMin ? value : 0.0;
 }
 

@@ -76,11 +76,11 @@ void Flattening::open(uint32_t entry) {
     case NodeClass::kChoice:
     case NodeClass::kIntersection:
       frame.items = tuple(attribute(node, of_.items_));
-      frame.count = static_cast<size_t>(PyTuple_GET_SIZE(frame.items));
+      frame.count = static_cast<size_t>(tuple_size(frame.items));
       break;
     case NodeClass::kPermutation:
       frame.items = tuple(attribute(node, of_.required_));
-      frame.count = static_cast<size_t>(PyTuple_GET_SIZE(frame.items) + PyTuple_GET_SIZE(tuple(attribute(node, of_.optional_)))) + 2;
+      frame.count = static_cast<size_t>(tuple_size(frame.items) + tuple_size(tuple(attribute(node, of_.optional_)))) + 2;
       break;
     case NodeClass::kShared:
       if (mode == kText) {
@@ -96,7 +96,7 @@ void Flattening::open(uint32_t entry) {
       if (mode == kText)
         return finish(entry, emit({.kind = Instruction::Kind::kCall, .low = scopes_[found].first_rule + index}));
       frame.scope = found;
-      frame.items = PyTuple_GET_ITEM(scopes_[found].rules, index);
+      frame.items = tuple_item(scopes_[found].rules, index);
       frame.count = 1;
       break;
     }
@@ -148,10 +148,10 @@ void Flattening::open_rules(Frame& frame) {
     }
   }
   frame.items = tuple(attribute(frame.node, of_.rules_));
-  const auto count = static_cast<size_t>(PyTuple_GET_SIZE(frame.items));
+  const auto count = static_cast<size_t>(tuple_size(frame.items));
   Scope scope{nb::dict(), frame.items, frame.scope, static_cast<uint32_t>(flat_.program.rules.size())};
   for (size_t i = 0; i < count; ++i) {
-    const nb::handle name = PyTuple_GET_ITEM(tuple(PyTuple_GET_ITEM(frame.items, i)), 0);
+    const nb::handle name = tuple_item(tuple(tuple_item(frame.items, i)), 0);
     scope.indices[name] = i;
     if (frame.mode == kText) flat_.program.rules.push_back(nb::cast<std::string>(name));
   }
@@ -177,12 +177,12 @@ Flattening::Part Flattening::part(const Frame& frame, size_t index) const {
   switch (frame.node_class) {
     case NodeClass::kSequence:
     case NodeClass::kChoice:
-    case NodeClass::kIntersection: return {PyTuple_GET_ITEM(frame.items, index), frame.scope, frame.mode};
+    case NodeClass::kIntersection: return {tuple_item(frame.items, index), frame.scope, frame.mode};
     case NodeClass::kPermutation: return {member(frame, index), frame.scope, frame.mode};
     case NodeClass::kRules:
       if (index + 1 == frame.count) return {attribute(frame.node, of_.body_), frame.scope, frame.mode};
-      return {PyTuple_GET_ITEM(PyTuple_GET_ITEM(frame.items, index), 1), frame.scope, kText};
-    case NodeClass::kReference: return {PyTuple_GET_ITEM(frame.items, 1), frame.scope, frame.mode};
+      return {tuple_item(tuple_item(frame.items, index), 1), frame.scope, kText};
+    case NodeClass::kReference: return {tuple_item(frame.items, 1), frame.scope, frame.mode};
     case NodeClass::kJsonString: return {attribute(frame.node, of_.value_), frame.scope, kDecoded};
     case NodeClass::kDescribed:
       if (frame.items != nullptr) return {frame.items, frame.scope, frame.mode};
@@ -195,9 +195,9 @@ Flattening::Part Flattening::part(const Frame& frame, size_t index) const {
 PyObject* Flattening::member(const Frame& frame, size_t index) const {
   if (index + 1 == frame.count) return attribute(frame.node, of_.separator_);
   if (index + 2 == frame.count) return attribute(frame.node, of_.rest_);
-  const auto required = static_cast<size_t>(PyTuple_GET_SIZE(frame.items));
-  if (index < required) return PyTuple_GET_ITEM(frame.items, index);
-  return PyTuple_GET_ITEM(attribute(frame.node, of_.optional_), index - required);
+  const auto required = static_cast<size_t>(tuple_size(frame.items));
+  if (index < required) return tuple_item(frame.items, index);
+  return tuple_item(attribute(frame.node, of_.optional_), index - required);
 }
 
 // All parts of the topmost frame are made: their instructions are the last results.

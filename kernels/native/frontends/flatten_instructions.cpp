@@ -31,7 +31,7 @@ uint32_t Flattening::combined(const Frame& frame, std::span<const uint32_t> part
     }
     case NodeClass::kPermutation: {
       const auto [min, max] = bounds(frame.node, "number of members");
-      const auto required = static_cast<uint32_t>(PyTuple_GET_SIZE(frame.items));
+      const auto required = static_cast<uint32_t>(tuple_size(frame.items));
       return emit({.kind = Kind::kPermutation, .low = min, .high = max, .required = required}, parts);
     }
     case NodeClass::kIntersection: return emit({.kind = Kind::kAnd, .decoded = frame.mode == kDecoded}, parts);
@@ -177,8 +177,8 @@ uint32_t Flattening::ranges_of(Instruction::Kind kind, PyObject* given, Mode mod
   auto& ranges = flat_.program.ranges;
   const auto begin = static_cast<uint32_t>(ranges.size());
   PyObject* pairs = tuple(given);
-  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(pairs); ++i) {
-    PyObject* pair = tuple(PyTuple_GET_ITEM(pairs, i));
+  for (Py_ssize_t i = 0; i < tuple_size(pairs); ++i) {
+    PyObject* pair = tuple(tuple_item(pairs, static_cast<size_t>(i)));
     ranges.emplace_back(count(PyTuple_GetItem(pair, 0), "code point"), count(PyTuple_GetItem(pair, 1), "code point"));
   }
   return emit({.kind = kind, .decoded = mode == kDecoded, .begin = begin, .end = static_cast<uint32_t>(ranges.size())});

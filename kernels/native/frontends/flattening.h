@@ -14,6 +14,7 @@
 #include "base/intern.h"
 #include "frontends/flatten.h"
 #include "frontends/json_schema/simple_terms.h"
+#include "frontends/python_objects.h"
 
 namespace structgen {
 
@@ -89,10 +90,8 @@ class Flattening {
 
   uint32_t known_term(PyObject* node) const {
     const nanobind::object key = nanobind::steal(PyLong_FromVoidPtr(node));
-    PyObject* held = PyDict_GetItemWithError(known_.ptr(), key.ptr());
-    if (held != nullptr) return static_cast<uint32_t>(PyLong_AsUnsignedLong(PyTuple_GET_ITEM(tuple(held), 1)));
-    if (PyErr_Occurred()) throw nanobind::python_error();
-    return kNone;
+    const nanobind::object held = dict_value(known_, key);
+    return held.is_valid() ? static_cast<uint32_t>(PyLong_AsUnsignedLong(tuple_item(tuple(held.ptr()), 1))) : kNone;
   }
 
   Part part(const Frame& frame, size_t index) const;

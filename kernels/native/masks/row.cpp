@@ -13,9 +13,9 @@ void clear(uint32_t* words, uint32_t token) { words[token >> 5] &= ~(uint32_t{1}
 }  // namespace
 
 void Row::prefetch() const {
-  if (mask) __builtin_prefetch(mask->data());
-  __builtin_prefetch(removed.data());
-  __builtin_prefetch(added.data());
+  if (mask) structgen::prefetch(mask->data());
+  structgen::prefetch(removed.data());
+  structgen::prefetch(added.data());
 }
 
 void Row::write(uint32_t* words, size_t count) const {

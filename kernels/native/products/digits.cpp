@@ -5,7 +5,7 @@
 #include <cmath>
 #include <cstdint>
 
-#include "diffusion/wide.h"
+#include "base/portable.h"
 
 namespace structgen {
 

@@ -4,6 +4,7 @@
 #include <array>
 #include <utility>
 
+#include "base/portable.h"
 #include "terms/permutation.h"
 
 namespace structgen {
@@ -15,7 +16,7 @@ constexpr uint32_t kSixBits = 6;
 // that came last, would take a list of all members each.
 constexpr size_t kSpliced = 512;
 
-[[gnu::always_inline]] inline uint64_t hash_term(const Term& term) {
+STRUCTGEN_INLINE uint64_t hash_term(const Term& term) {
   return combine(uint64_t{term.a} << 32 | term.b, uint64_t{term.c} << 32 | static_cast<uint64_t>(term.kind));
 }
 
@@ -216,7 +217,7 @@ TermId TermStore::encoded(std::span<const CodePoints> ranges) {
 }
 
 // `hash`: of the term {kSequence, head, tail}, if it is known.
-[[gnu::always_inline]] inline TermId TermStore::sequence(TermId head, TermId tail, std::optional<uint64_t> hash) {
+STRUCTGEN_INLINE TermId TermStore::sequence(TermId head, TermId tail, std::optional<uint64_t> hash) {
   if (head == kEmptyTerm || tail == kEmptyTerm) return kEmptyTerm;
   if (head == kEpsilonTerm) return tail;
   if (tail == kEpsilonTerm) return head;

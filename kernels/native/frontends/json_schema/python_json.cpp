@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "frontends/json_schema/json_document.h"
+#include "frontends/python_objects.h"
 
 namespace nb = nanobind;
 
@@ -29,7 +30,7 @@ class JsonWriter {
 
  private:
   struct Container {
-    PyObject* object;
+    nb::object object;
     Py_ssize_t next = 0;
     bool is_first = true;
   };
@@ -38,12 +39,14 @@ class JsonWriter {
   bool go_on() {
     Container& here = open_.back();
     PyObject *key = nullptr, *value = nullptr;
-    if (PyDict_CheckExact(here.object)) {
-      if (!PyDict_Next(here.object, &here.next, &key, &value)) return close('}');
-    } else if (here.next < PySequence_Fast_GET_SIZE(here.object)) {
-      value = PySequence_Fast_GET_ITEM(here.object, here.next++);
+    if (PyObject* const object = here.object.ptr(); PyDict_CheckExact(object)) {
+      if (!PyDict_Next(object, &here.next, &key, &value)) return close('}');
+    } else if (PyTuple_CheckExact(object)) {
+      if (here.next == tuple_size(object)) return close(']');
+      value = tuple_item(object, static_cast<size_t>(here.next++));
     } else {
-      return close(']');
+      if (here.next >= PyList_Size(object)) return close(']');
+      value = PyList_GetItem(object, here.next++);
     }
     if (!here.is_first) out_.push_back(',');
     here.is_first = false;
@@ -64,7 +67,8 @@ class JsonWriter {
     if (PyUnicode_CheckExact(value)) return string(value);
     if (PyDict_CheckExact(value) || PyList_CheckExact(value) || PyTuple_CheckExact(value)) {
       if (open_.size() >= max_depth_) return false;
-      open_.push_back({value});
+      open_.push_back({unchanging(value)});
+      if (!open_.back().object.is_valid()) throw nb::python_error();
       out_.push_back(PyDict_CheckExact(value) ? '{' : '[');
       return true;
     }
@@ -72,7 +76,7 @@ class JsonWriter {
       out_ += value == Py_None ? "null" : value == Py_True ? "true" : "false";
       return true;
     }
-    if (PyFloat_CheckExact(value) ? !std::isfinite(PyFloat_AS_DOUBLE(value)) : !PyLong_CheckExact(value)) return false;
+    if (PyFloat_CheckExact(value) ? !std::isfinite(PyFloat_AsDouble(value)) : !PyLong_CheckExact(value)) return false;
     const nb::object digits = nb::steal(PyObject_Repr(value));
     if (!digits.is_valid()) {
       PyErr_Clear();  // an integer of too many digits
@@ -159,7 +163,7 @@ class JsonMaker {
     const std::span<const ValueId> items = document_.items(id);
     nb::object made = nb::steal(PyList_New(static_cast<Py_ssize_t>(items.size())));
     for (size_t i = 0; made.is_valid() && i < items.size(); ++i)
-      PyList_SET_ITEM(made.ptr(), static_cast<Py_ssize_t>(i), made_[items[i]].release().ptr());
+      PyList_SetItem(made.ptr(), static_cast<Py_ssize_t>(i), made_[items[i]].release().ptr());
     return made;
   }
 
