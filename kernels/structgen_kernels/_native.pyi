@@ -359,22 +359,34 @@ class RowBuffer:
 _Int32 = NDArray[np.int32]
 _UInt8 = NDArray[np.uint8]
 
-def unfold(
-    constraint: Constraint, most_states: int, most_steps: int
-) -> tuple[int, tuple[_Int32, _UInt8, _Int32] | None]:
-    """Return the steps, and transitions ``[states, 256]``, accepting states, and special edges ``[n, 3]``.
+def unfold(constraint: Constraint, most_states: int) -> tuple[_Int32, _UInt8, _Int32] | None:
+    """Return transitions ``[states, 256]``, accepting states, and special edges ``[n, 3]``; None beyond the limit."""
 
-    Beyond a limit, None in place of the tables.
+def byte_automaton(
+    constraint: Constraint, most_states: int, most_steps: int
+) -> tuple[int, tuple[_UInt8, _Int32, _UInt8, _Int32] | None]:
+    """Return the steps, and of the minimal automaton: kinds of bytes, transitions, accepting states, special edges.
+
+    The kinds are ``[256]``, transitions ``[kinds, states]``, special edges ``[n, 3]``. None instead beyond a limit;
+    that on states holds before they are minimised.
     """
 
 def unfold_calls(constraint: Constraint, most_states: int) -> tuple[_Int32, _UInt8, _Int32, _Int32] | None:
     """Return transitions, final states, calls ``[n, 3]``, and special edges of the network; None beyond the limit."""
 
+def counted_calls(
+    constraint: Constraint, most_states: int, state_steps: int, most_steps: int
+) -> tuple[int, tuple[_Int32, _UInt8, _Int32, _Int32] | None]:
+    """Return the steps of ``unfold_calls``, which count ``state_steps`` for each state, and its result."""
+
+def may_recur(constraint: Constraint) -> tuple[bool, int]:
+    """Return whether some rule that its texts may call can call itself, and how many terms were looked at."""
+
 def called_rules(constraint: Constraint, most_states: int) -> list[tuple[int, str]]:
     """Return the start of each rule that a state of ``unfold_calls`` calls, with its name."""
 
 def token_classes(
-    tokens: TokenTrie, vocabulary_size: int, next: _Int32, most_moves: int, most_steps: int
+    tokens: TokenTrie, vocabulary_size: int, kind_of: _UInt8, targets: _Int32, most_moves: int, most_steps: int
 ) -> tuple[int, tuple[_Int32, NDArray[np.uint32], _Int32, _Int32] | None]:
     """Return the steps, and the class of each token with the moves of the classes: begin, sources, targets.
 
@@ -406,10 +418,10 @@ def labelled_edges(moves: _Int32, states: int) -> tuple[_Int32, _Int32, _Int32, 
     """
 
 def equal_futures(next: _Int32, accepting: _UInt8, specials: _Int32) -> _Int32:
-    """Return a number for each state of a byte automaton, equal for states of equal futures."""
+    """Return a number for each state of an automaton, equal for states of equal futures.
 
-def minimal_states(next: _Int32, accepting: _UInt8, specials: _Int32) -> tuple[_Int32, _Int32, _Int32]:
-    """Return the transitions of states of different futures, the first state of each, and the new number of each."""
+    ``next`` is where bytes of each of up to 256 kinds lead, ``[states, kinds]``.
+    """
 
 def row_maxima(logits: NDArray[np.float32]) -> NDArray[np.float32]: ...
 

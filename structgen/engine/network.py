@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass
 from itertools import combinations, pairwise
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, final
+from typing import TYPE_CHECKING, Final, TypeAlias, final
 
 import numpy as np
 from structgen_kernels import _native
@@ -72,10 +72,9 @@ def network_of(constraint: Constraint, *, max_states: int = MAX_STATES) -> Netwo
 
     Complexity: O(states x distinct bytes) for each round of minimising, after inlining, which is counted.
     """
-    made = _tables_of(constraint, max_states)
-    if made is None:
+    raw = _nested_rules(constraint, max_states)
+    if raw is None:
         raise _too_many(max_states)
-    raw = _NestedRules(*made)
     for called in raw.choices_of_called_rules():
         try:
             return _minimal(raw.with_calls_of(called, max_states))
@@ -85,29 +84,43 @@ def network_of(constraint: Constraint, *, max_states: int = MAX_STATES) -> Netwo
     raise RuntimeError("no set of called rules was tried")
 
 
-_STEPS_OF_STATE: Final = 256
-"""To make a state of the engine's network, with its 256 targets; to enter it in Python code takes two times that."""
+_STEPS_OF_STATE: Final = 160
+"""To make a state of the engine's network, besides where its bytes lead."""
+
+_STEPS_OF_ENTRY: Final = 512
+"""To enter it in Python code."""
+
+_STEPS_OF_TERM: Final = 16
 
 
-def recurs(constraint: Constraint, *, max_states: int = MAX_STATES) -> bool:
-    """Return whether some rule of a constraint is recursive; False also if its network has more than ``max_states``.
+def recurs(constraint: Constraint) -> bool:
+    """Return whether some rule of a constraint is recursive, and may be part of a text.
 
     A language without recursive rules is regular; one with recursive rules may be.
 
     Raises:
         LimitExceeded: the steps of the call are counted and used up.
+
+    Complexity: O(terms of the grammar).
     """
-    made = _tables_of(constraint, max_states)
-    return made is not None and len(made[2]) > 0 and bool(CallGraph(_NestedRules(*made).callees()).recursive)
+    recursive, terms = _native.may_recur(constraint.native)
+    spend_steps(_STEPS_OF_TERM * terms, "network of a grammar", f"it has {terms} terms")
+    return recursive
 
 
-def _tables_of(constraint: Constraint, max_states: int) -> tuple[NDArray[Any], ...] | None:
-    """The network of the engine, see ``_native.unfold_calls``; None if it has more than ``max_states`` states."""
-    most = min(max_states, 1 + max(0, steps_left(max_states * _STEPS_OF_STATE)) // _STEPS_OF_STATE)
-    made = _native.unfold_calls(constraint.native, most)
-    states = most if made is None else len(made[0])
-    spend_steps(_STEPS_OF_STATE * states, "network of a grammar", f"it has {states} states or more")
-    return made
+def _nested_rules(constraint: Constraint, max_states: int) -> _NestedRules | None:
+    """The network of the engine; None if it has more than ``max_states`` states.
+
+    What it takes to enter the states is counted as they are made, so that a limit is met early.
+    """
+    steps, made = _native.counted_calls(
+        constraint.native, max_states, _STEPS_OF_STATE + _STEPS_OF_ENTRY, steps_left(_UNBOUNDED)
+    )
+    spend_steps(steps, "network of a grammar", "to make its states and to enter them is counted")
+    return None if made is None else _NestedRules(*made)
+
+
+_UNBOUNDED: Final = 1 << 62
 
 
 def _too_many(max_states: int) -> LimitExceeded:
@@ -137,7 +150,6 @@ class _NestedRules:
     def __init__(
         self, next_: NDArray[np.int32], final_: NDArray[np.uint8], calls: NDArray[np.int32], specials: NDArray[np.int32]
     ) -> None:
-        spend_steps(2 * _STEPS_OF_STATE * len(next_), "network of a grammar", f"it has {len(next_)} states")
         self.columns, self.kind_of_byte = distinct_columns(next_)
         self.kinds = self.columns.shape[1]
         # The states after each byte, in the order of the bytes.
@@ -348,8 +360,8 @@ def _equal_blocks(table: _Table, targets: NDArray[np.int32]) -> NDArray[np.int32
     divides along whole chains of bytes.
     """
     states = len(targets)
-    next_ = np.full((states + 1, 256), -1, dtype=np.int32)  # marks lead to the last state
-    next_[:states] = targets[:, table.kind_of_byte]
+    next_ = np.full((states + 1, targets.shape[1]), -1, dtype=np.int32)  # marks lead to the last state
+    next_[:states] = targets
     accepting = np.array([*table.final, False], dtype=np.uint8)
     others: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
     for state, start, after in table.calls:
@@ -358,7 +370,7 @@ def _equal_blocks(table: _Table, targets: NDArray[np.int32]) -> NDArray[np.int32
         others[state].append((token, state, after))
     block, count = np.zeros(states, dtype=np.int32), 0
     while True:
-        spend(states // 4 + 2 * len(others), "network of a grammar", f"it has {states} states")
+        spend(states + 2 * len(others), "network of a grammar", f"it has {states} states")
         held = block.tolist()
         marks: dict[frozenset[tuple[int, int, int]], int] = {}
         edges = [
@@ -383,18 +395,20 @@ def _minimal(table: _Table) -> Network:
     rank[order] = np.arange(len(first))
     block, representatives = rank[block.reshape(-1)], first[order]
     merged = targets[representatives]
-    next_ = np.where(merged >= 0, block[np.maximum(merged, 0)], -1).astype(np.int32)[:, table.kind_of_byte]
+    columns = np.where(merged >= 0, block[np.maximum(merged, 0)], -1).astype(np.int32)
+    next_ = columns[:, table.kind_of_byte]
     final_ = np.array(table.final, dtype=bool)[representatives]
     renamed = block.tolist()
     calls = tuple(sorted({(renamed[state], renamed[start], renamed[after]) for state, start, after in table.calls}))
     specials = tuple(sorted({(renamed[state], token, renamed[after]) for state, token, after in table.specials}))
     return Network(
-        np.ascontiguousarray(next_), final_, calls, specials, _is_deterministic(next_, final_, calls, specials)
+        np.ascontiguousarray(next_), final_, calls, specials, _is_deterministic(next_, columns, final_, calls, specials)
     )
 
 
 def _is_deterministic(
     next_: NDArray[np.int32],
+    columns: NDArray[np.int32],
     final_: NDArray[np.bool_],
     calls: tuple[tuple[int, int, int], ...],
     specials: tuple[tuple[int, int, int], ...],
@@ -414,17 +428,23 @@ def _is_deterministic(
             more = starts[state] | starts[start]
             if not np.array_equal(more, starts[state]):
                 starts[state], changed = more, True
-    bodies = {start: _body(next_, calls, specials, start) for start in {start for _, start, _ in calls}}
-    follows = np.zeros_like(starts)
+    bodies = {start: _body(columns, calls, specials, start) for start in {start for _, start, _ in calls}}
+    around = {  # of the states after calls where a rule may end: the rules that they are part of
+        after: [start for start, inside in bodies.items() if after in inside] for _, _, after in calls if final_[after]
+    }
+    after_rule = {start: np.zeros(reads.shape[1], dtype=bool) for start in bodies}
     changed = True
     while changed:
         changed = False
         for _, start, after in calls:
-            more = starts[after] | follows[after] if final_[after] else starts[after]
-            inside = bodies[start]
-            if np.any(more & ~follows[inside]):
-                follows[inside] |= more
-                changed = True
+            more = starts[after] | after_rule[start]
+            for outer in around.get(after, ()):
+                more |= after_rule[outer]
+            if not np.array_equal(more, after_rule[start]):
+                after_rule[start], changed = more, True
+    follows = np.zeros_like(starts)
+    for start, inside in bodies.items():
+        follows[sorted(inside)] |= after_rule[start]
     ways = reads.astype(np.int64)
     for state, start, _ in calls:
         ways[state] += starts[start]
@@ -433,18 +453,19 @@ def _is_deterministic(
 
 
 def _body(
-    next_: NDArray[np.int32],
+    columns: NDArray[np.int32],
     calls: tuple[tuple[int, int, int], ...],
     specials: tuple[tuple[int, int, int], ...],
     start: int,
-) -> NDArray[np.intp]:
+) -> set[int]:
     after: dict[int, set[int]] = defaultdict(set)
     for state, _, target in (*calls, *specials):
         after[state].add(target)
     seen, agenda = {start}, [start]
     while agenda:
         state = agenda.pop()
-        new = ({*np.unique(next_[state]).tolist(), *after[state]} - {-1}) - seen
+        new = {*columns[state].tolist(), *after[state]} - seen
+        new.discard(-1)
         seen |= new
         agenda.extend(new)
-    return np.array(sorted(seen), dtype=np.intp)
+    return seen

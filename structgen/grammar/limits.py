@@ -75,7 +75,7 @@ def _strict() -> Limits:
         states=100_000,
         regular_states=20_000,
         steps=2_000_000,
-        canvas_steps=3_500_000,
+        canvas_steps=3_000_000,
         distance_steps=500_000,
         cache_bytes=64 << 20,
     )

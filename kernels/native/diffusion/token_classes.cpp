@@ -24,26 +24,22 @@ class Effects {
  public:
   static constexpr uint32_t kDead = UINT32_MAX;
 
-  Effects(std::span<const int32_t> next, size_t states) : kinds_(next), columns_(kinds_.size()) {
-    for (size_t kind = 0; kind < kinds_.size(); ++kind) {
-      columns_[kind].reserve(states);
-      for (size_t state = 0; state < states; ++state) columns_[kind].push_back(next[state * 256 + kinds_.firsts[kind]]);
-    }
-    for (size_t state = 0; state < states; ++state) {
+  explicit Effects(const ByteColumns& next) : next_(next), kinds_(next.kinds()) {
+    for (size_t state = 0; state < next.states; ++state) {
       sources_.push_back(static_cast<int32_t>(state));
       targets_.push_back(static_cast<int32_t>(state));
     }
-    steps_ = states * (kinds_.size() + 32) / 8;
+    steps_ = next.states * (kinds_ + 32) / 8;
     add();
   }
 
   uint32_t start() const { return 0; }
   uint32_t after(uint32_t effect, uint8_t byte) {
-    const size_t kind = kinds_.of[byte];
-    const uint32_t known = after_[effect * kinds_.size() + kind];
+    const size_t kind = next_.kind_of[byte];
+    const uint32_t known = after_[effect * kinds_ + kind];
     if (known != kUnknown) return known;
-    const uint32_t made = step(effect, columns_[kind]);
-    return after_[effect * kinds_.size() + kind] = made;
+    const uint32_t made = step(effect, next_.column(kind));
+    return after_[effect * kinds_ + kind] = made;
   }
   std::span<const int32_t> sources(uint32_t effect) const { return std::span(sources_).subspan(begin_[effect], begin_[effect + 1] - begin_[effect]); }
   std::span<const int32_t> targets(uint32_t effect) const { return std::span(targets_).subspan(begin_[effect], begin_[effect + 1] - begin_[effect]); }
@@ -54,7 +50,7 @@ class Effects {
  private:
   static constexpr uint32_t kUnknown = UINT32_MAX - 1;
 
-  uint32_t step(uint32_t effect, const std::vector<int32_t>& column) {
+  uint32_t step(uint32_t effect, std::span<const int32_t> column) {
     const size_t begin = begin_.back();
     uint64_t hash = 0;
     steps_ += 2 + (begin_[effect + 1] - begin_[effect]) / 3;
@@ -79,13 +75,13 @@ class Effects {
 
   uint32_t add() {
     begin_.push_back(sources_.size());
-    after_.insert(after_.end(), kinds_.size(), kUnknown);
-    steps_ += kinds_.size() / 8;
+    after_.insert(after_.end(), kinds_, kUnknown);
+    steps_ += kinds_ / 8;
     return static_cast<uint32_t>(size() - 1);
   }
 
-  ByteKinds kinds_;
-  std::vector<std::vector<int32_t>> columns_;  // the state after a byte of each kind
+  ByteColumns next_;
+  size_t kinds_;
   std::vector<size_t> begin_{0};
   std::vector<int32_t> sources_, targets_;
   std::vector<uint32_t> after_;
@@ -95,14 +91,13 @@ class Effects {
 
 }  // namespace
 
-TokenClasses token_classes(const TokenTrie& tokens, size_t vocabulary_size, std::span<const int32_t> next, size_t states,
-                           size_t max_moves, size_t max_steps) {
+TokenClasses token_classes(const TokenTrie& tokens, size_t vocabulary_size, const ByteColumns& next, size_t max_moves, size_t max_steps) {
   constexpr size_t kNodesPerStep = 4, kKept = 4;
   const Trie& trie = tokens.trie();
   TokenClasses result;
   result.of.assign(vocabulary_size, 0);
   result.begin = {0, 0};
-  Effects effects(next, states);
+  Effects effects(next);
   std::vector<int32_t> class_of;  // of an effect
   std::vector<uint32_t> path(size_t{trie.max_depth} + 1, effects.start());
   size_t nodes = 0;
@@ -110,7 +105,7 @@ TokenClasses token_classes(const TokenTrie& tokens, size_t vocabulary_size, std:
     const uint16_t depth = trie.depth[node];
     const uint32_t effect = effects.after(path[depth - 1u], trie.byte[node]);
     result.steps = effects.steps() + nodes / kNodesPerStep + result.sources.size() / 8;
-    if (effects.moves() > kKept * max_moves + states || result.sources.size() > max_moves || result.steps > max_steps) {
+    if (effects.moves() > kKept * max_moves + next.states || result.sources.size() > max_moves || result.steps > max_steps) {
       result.complete = false;
       return result;
     }

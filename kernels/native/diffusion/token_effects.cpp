@@ -79,7 +79,7 @@ class Effects {
           after(effect, kind) = kWanted;
           unknown.push_back(paired(static_cast<size_t>(effect), kind));
         }
-      spend(below.size() / 2 + unknown.size());
+      spend(below.size() + unknown.size());
       std::sort(unknown.begin(), unknown.end());
       for (EffectPair pair : unknown) step(first_of(pair), second_of(pair));
       level.clear();

@@ -3,11 +3,12 @@
 #include <algorithm>
 #include <array>
 #include <stdexcept>
+#include <tuple>
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
 
-#include "diffusion/byte_kinds.h"
+#include "terms/permutation.h"
 
 namespace structgen {
 
@@ -19,15 +20,18 @@ constexpr size_t kStateSteps = 160, kGroupSteps = 96;  // to make a state and wh
 class Numbering {
  public:
   uint32_t operator[](uint32_t id) {
-    const auto [found, is_new] = numbers_.try_emplace(id, static_cast<uint32_t>(order_.size()));
-    if (is_new) order_.push_back(id);
-    return found->second;
+    uint32_t& number = numbers_.at(id);
+    if (number == kNone) {
+      number = static_cast<uint32_t>(order_.size());
+      order_.push_back(id);
+    }
+    return number;
   }
   size_t size() const { return order_.size(); }
   uint32_t id(size_t number) const { return order_[number]; }
 
  private:
-  std::unordered_map<uint32_t, uint32_t> numbers_;
+  ById<uint32_t, kNone> numbers_;
   std::vector<uint32_t> order_;
 };
 
@@ -129,8 +133,7 @@ class Refinable {
 
 }  // namespace
 
-std::vector<int32_t> equal_futures(std::span<const int32_t> next, std::span<const uint8_t> accepting,
-                                   std::span<const std::array<int32_t, 3>> specials) {
+std::vector<int32_t> equal_futures(const ByteColumns& next, std::span<const uint8_t> accepting, std::span<const std::array<int32_t, 3>> specials) {
   const auto states = static_cast<uint32_t>(accepting.size());
   std::vector<uint32_t> tails, heads, labels;
   const auto add = [&](uint32_t tail, uint32_t label, int32_t head) {
@@ -138,11 +141,11 @@ std::vector<int32_t> equal_futures(std::span<const int32_t> next, std::span<cons
     labels.push_back(label);
     heads.push_back(static_cast<uint32_t>(head));
   };
-  uint32_t kinds = 0;
-  for (uint8_t byte : ByteKinds(next).firsts) {
+  const auto kinds = static_cast<uint32_t>(next.kinds());
+  for (uint32_t kind = 0; kind < kinds; ++kind) {
+    const auto column = next.column(kind);
     for (uint32_t state = 0; state < states; ++state)
-      if (next[size_t{state} * 256 + byte] >= 0) add(state, kinds, next[size_t{state} * 256 + byte]);
-    ++kinds;
+      if (column[state] >= 0) add(state, kind, column[state]);
   }
   std::unordered_map<int32_t, uint32_t> kind_of_special;
   for (const auto& [state, token, target] : specials)
@@ -172,76 +175,217 @@ std::vector<int32_t> equal_futures(std::span<const int32_t> next, std::span<cons
   return result;
 }
 
-MinimalStates minimal_states(std::span<const int32_t> next, std::span<const uint8_t> accepting,
-                             std::span<const std::array<int32_t, 3>> specials) {
-  const std::vector<int32_t> futures = equal_futures(next, accepting, specials);
-  MinimalStates result;
+ByteAutomaton minimal(const ByteAutomaton& automaton) {
+  const std::vector<int32_t> futures = equal_futures(automaton.columns(), automaton.accepting, automaton.specials);
+  ByteAutomaton made;
+  made.steps = automaton.steps;
+  std::vector<size_t> kept;                          // the first state of each future
   std::vector<int32_t> number_of(futures.size(), -1);  // of the states of a future
-  result.number.resize(futures.size());
   for (size_t state = 0; state < futures.size(); ++state) {
     int32_t& number = number_of[static_cast<size_t>(futures[state])];
-    if (number < 0) {
-      number = static_cast<int32_t>(result.kept.size());
-      result.kept.push_back(static_cast<int32_t>(state));
-    }
-    result.number[state] = number;
+    if (number >= 0) continue;
+    number = static_cast<int32_t>(kept.size());
+    kept.push_back(state);
+    made.accepting.push_back(automaton.accepting[state]);
   }
-  result.next.resize(result.kept.size() * 256);
-  for (size_t row = 0; row < result.kept.size(); ++row) {
-    const int32_t* targets = next.data() + static_cast<size_t>(result.kept[row]) * 256;
-    for (size_t byte = 0; byte < 256; ++byte)
-      result.next[row * 256 + byte] = targets[byte] < 0 ? -1 : result.number[static_cast<size_t>(targets[byte])];
+  std::vector<int32_t> numbers;
+  numbers.reserve(futures.size());
+  for (int32_t future : futures) numbers.push_back(number_of[static_cast<size_t>(future)]);
+  const ByteColumns next = automaton.columns();
+  std::vector<uint8_t> kind_of_kind;  // kinds that are treated alike now are one
+  size_t kinds = 0;
+  for (size_t kind = 0; kind < next.kinds(); ++kind) {
+    const auto column = next.column(kind);
+    for (size_t state : kept) made.targets.push_back(column[state] < 0 ? -1 : numbers.data()[column[state]]);
+    const auto mine = made.targets.end() - static_cast<std::ptrdiff_t>(kept.size());
+    size_t same = 0;
+    while (same < kinds && !std::equal(mine, made.targets.end(), made.targets.begin() + static_cast<std::ptrdiff_t>(same * kept.size()))) ++same;
+    if (same < kinds)
+      made.targets.erase(mine, made.targets.end());
+    else
+      ++kinds;
+    kind_of_kind.push_back(static_cast<uint8_t>(same));
   }
-  return result;
+  for (size_t byte = 0; byte < made.kind_of.size(); ++byte) made.kind_of[byte] = kind_of_kind[automaton.kind_of[byte]];
+  for (const auto& [state, token, target] : automaton.specials)
+    if (const int32_t number = numbers[static_cast<size_t>(state)]; kept[static_cast<size_t>(number)] == static_cast<size_t>(state))
+      made.specials.push_back({number, token, numbers[static_cast<size_t>(target)]});
+  return made;
 }
 
-ByteAutomaton unfold(Machine& machine, NodeId start, size_t max_states, size_t max_steps) {
-  ByteAutomaton result;
-  Numbering number;
-  number[start];
-  for (uint32_t state = 0; state < number.size(); ++state) {
-    if (number.size() > max_states || result.steps > max_steps) {
-      result.complete = false;
-      return result;
+namespace {
+
+class Unfolding {
+ public:
+  Unfolding(Machine& machine, size_t max_states, size_t max_steps) : machine_(machine), max_states_(max_states), max_steps_(max_steps) {}
+
+  ByteAutomaton made_from(TermId term) {
+    number_of(machine_.start(term));
+    for (size_t state = 0; state < order_.size(); ++state) {
+      if (order_.size() > max_states_ || made_.steps > max_steps_) {
+        made_.complete = false;
+        return std::move(made_);
+      }
+      machine_.automaton().meter().steps = 0;  // the table is what is counted, so that what the engine has made makes no difference
+      made_.steps += kStateSteps;
+      row_.fill(-1);
+      const Reached reached = order_[state];
+      if (reached.node != kDeadNode)
+        read_node(state, reached.node);
+      else if (const State& held = machine_.automaton().expanded(reached.only.first); held.calls.empty() && held.specials.empty())
+        read_state(held, reached.only.second);
+      else
+        read_node(state, machine_.node_of(std::span(&reached.only, 1)));
+      columns_.add(row_);
     }
-    machine.automaton().meter().steps = 0;  // the table is what is counted, so that what the engine has made makes no difference
-    const NodeId node = number.id(state);
-    const size_t begin = result.next.size();
-    result.next.insert(result.next.end(), 256, -1);
-    int32_t* row = result.next.data() + begin;
-    const ByteSet live = machine[node].live;
-    result.accepting.push_back(machine[node].accepting);
-    result.steps += kStateSteps;
-    ByteGroups groups(machine, node);
+    std::tie(made_.kind_of, made_.targets) = columns_.take();
+    return std::move(made_);
+  }
+
+ private:
+  // A node, or, as most are, one configuration alone, whose node need not be made.
+  struct Reached {
+    NodeId node;
+    Config only;
+  };
+
+  int32_t number_of(NodeId node) {
+    const auto configs = machine_.configs(node);
+    if (configs.size() == 1) return number_of(configs[0]);
+    uint32_t& number = of_node_.at(node);
+    if (number == kNone) {
+      number = static_cast<uint32_t>(order_.size());
+      order_.push_back({node, {}});
+    }
+    return static_cast<int32_t>(number);
+  }
+  int32_t number_of(const Config& only) {
+    const uint64_t key = uint64_t{only.first} << 32 | only.second;
+    if (const uint32_t* const known = of_config_.find(key)) return static_cast<int32_t>(*known);
+    const auto number = static_cast<uint32_t>(order_.size());
+    of_config_.insert(key, number);
+    order_.push_back({kDeadNode, only});
+    return static_cast<int32_t>(number);
+  }
+
+  // A state that calls nothing.
+  void read_state(const State& held, FrameId frame) {
+    Automaton& automaton = machine_.automaton();
+    made_.accepting.push_back(held.final && frame == kRoot);
+    ways_.clear();
+    held.next.for_each([&](const ByteSet& bytes, StateId target) {
+      const ByteSet live = bytes & held.live;
+      if (!live.empty()) ways_.push_back({live.first(), live, target});
+    });
+    std::sort(ways_.begin(), ways_.end(), [](const Way& one, const Way& other) { return one.first < other.first; });
+    for (const Way& way : ways_) {
+      made_.steps += kGroupSteps;
+      if (way.target == kDead || add(automaton[way.target].distance, machine_.frame(frame).distance) >= kInfinite) continue;
+      const Config after{way.target, frame};
+      // Where a rule may end, the machine knows what follows.
+      const bool ends = frame != kRoot && automaton.expanded(way.target).final;
+      const int32_t number = ends ? number_of(machine_.node_of(std::span(&after, 1))) : number_of(after);
+      way.bytes.for_each([&](uint8_t byte) { row_.data()[byte] = number; });
+    }
+  }
+
+  void read_node(size_t state, NodeId node) {
+    const auto is_alive = [&](NodeId target) { return target != kDeadNode && machine_[target].distance < kInfinite; };
+    const ByteSet live = machine_[node].live;
+    made_.accepting.push_back(machine_[node].accepting);
+    ByteGroups groups(machine_, node);
     live.for_each([&](uint8_t byte) {
       int32_t& reached = groups.number[groups.of[byte]];
       if (reached == ByteGroups::kUnknown) {
-        const NodeId target = machine.step(node, byte);
-        reached = target != kDeadNode && machine[target].distance < kInfinite ? static_cast<int32_t>(number[target]) : -1;
-        result.steps += kGroupSteps;
+        const NodeId target = machine_.step(node, byte);
+        reached = is_alive(target) ? number_of(target) : -1;
+        made_.steps += kGroupSteps;
       }
-      row[byte] = reached;
+      row_[byte] = reached;
     });
-    if (machine[node].has_token_sets) throw std::invalid_argument("a set of tokens as symbols has no automaton over bytes");
-    for (uint32_t token : machine.specials(node)) {
-      const NodeId target = machine.step_special(node, token);
-      if (target != kDeadNode && machine[target].distance < kInfinite) result.specials.emplace_back(state, token, number[target]);
-    }
+    if (machine_[node].has_token_sets) throw std::invalid_argument("a set of tokens as symbols has no automaton over bytes");
+    for (uint32_t token : machine_.specials(node))
+      if (const NodeId target = machine_.step_special(node, token); is_alive(target))
+        made_.specials.push_back({static_cast<int32_t>(state), static_cast<int32_t>(token), number_of(target)});
   }
-  return result;
+
+  struct Way {
+    uint8_t first;
+    ByteSet bytes;
+    StateId target;
+  };
+
+  Machine& machine_;
+  size_t max_states_, max_steps_;
+  ByteAutomaton made_;
+  GrowingColumns columns_;
+  GrowingColumns::Row row_{};
+  std::vector<Reached> order_;
+  NumberMap<uint32_t> of_config_;  // by state and frame
+  ById<uint32_t, kNone> of_node_;
+  std::vector<Way> ways_;
+};
+
+}  // namespace
+
+ByteAutomaton unfold(Machine& machine, TermId term, size_t max_states, size_t max_steps) {
+  return Unfolding(machine, max_states, max_steps).made_from(term);
 }
 
-ByteNetwork unfold_calls(Automaton& automaton, TermId term, size_t max_states) {
+std::pair<bool, size_t> may_recur(const TermStore& terms, TermId root) {
+  std::unordered_map<TermId, bool> is_open;  // whether what is below a term is still being looked at
+  std::vector<std::pair<TermId, bool>> work{{root, true}};
+  const auto enter = [&](TermId part) {
+    if (terms.distance(part) != kInfinite) work.emplace_back(part, true);  // the others have no texts
+  };
+  while (!work.empty()) {
+    const auto [id, is_entered] = work.back();
+    if (!is_entered) {
+      is_open[id] = false;
+      work.pop_back();
+      continue;
+    }
+    work.back().second = false;
+    if (const auto [found, is_new] = is_open.try_emplace(id, true); !is_new) {
+      if (found->second) return {true, is_open.size()};
+      work.pop_back();
+      continue;
+    }
+    const Term& term = terms[id];
+    switch (term.kind) {  // only these have parts that may call rules
+      case Kind::kSequence: enter(term.b); [[fallthrough]];
+      case Kind::kRepeat:
+      case Kind::kPermutationPrefix:
+      case Kind::kPermutationTail: enter(term.a); break;
+      case Kind::kChoice:
+        for (TermId part : terms.list(term.a)) enter(part);
+        break;
+      case Kind::kPermutation: {
+        const Permutation parts(terms, term);
+        enter(parts.separator);
+        enter(parts.rest);
+        for (uint32_t item : parts.items) enter(Permutation::term_of(item));
+        break;
+      }
+      case Kind::kCall: enter(terms.rule_body(term.a)); break;
+      default: break;
+    }
+  }
+  return {false, is_open.size()};
+}
+
+ByteNetwork unfold_calls(Automaton& automaton, TermId term, size_t max_states, size_t state_steps, size_t max_steps) {
   ByteNetwork result;
   Numbering number;
   std::unordered_set<RuleId> named;
   number[automaton.state_of(term)];
   for (uint32_t state = 0; state < number.size(); ++state) {
-    if (number.size() > max_states) {
+    if (number.size() > max_states || result.steps > max_steps) {
       result.complete = false;
       return result;
     }
     automaton.meter().steps = 0;
+    result.steps += state_steps;
     const StateId id = number.id(state);
     const size_t begin = result.next.size();
     result.next.insert(result.next.end(), 256, -1);
@@ -250,6 +394,7 @@ ByteNetwork unfold_calls(Automaton& automaton, TermId term, size_t max_states) {
     const State& held = automaton.expanded(id);
     result.final.push_back(held.final);
     held.next.for_each([&](const ByteSet& bytes, StateId target) {
+      result.steps += kGroupSteps;
       if (!alive(target)) return;
       const auto to = static_cast<int32_t>(number[target]);
       bytes.for_each([&](uint8_t byte) {

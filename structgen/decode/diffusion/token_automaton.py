@@ -44,19 +44,21 @@ class ByteAutomaton:
     """A minimal deterministic automaton; state 0 is the start, and every state can reach acceptance.
 
     Attributes:
-        next: int32 ``[states, 256]``; -1 where the byte is not allowed.
+        kind_of: uint8 ``[256]``: bytes of a kind lead each state to the same one.
+        targets: int32 ``[kinds, states]``; -1 where bytes of the kind are not allowed.
         accepting: bool ``[states]``.
         specials: int32 ``[edges, 3]``: state, id of a special token, next state.
     """
 
-    next: NDArray[np.int32]
+    kind_of: NDArray[np.uint8]
+    targets: NDArray[np.int32]
     accepting: NDArray[np.bool_]
     specials: NDArray[np.int32]
 
     @property
     def states(self) -> int:
         """The number of states."""
-        return len(self.next)
+        return len(self.accepting)
 
 
 def refuse_infinite_checks(constraint: Constraint) -> None:
@@ -86,15 +88,12 @@ def byte_automaton(constraint: Constraint, *, max_states: int = MAX_STATES) -> B
 
     Complexity: O(n log n) for n = states x classes of bytes.
     """
-    steps, unfolded = _native.unfold(constraint.native, max_states, steps_left(_UNBOUNDED))
+    steps, made = _native.byte_automaton(constraint.native, max_states, steps_left(_UNBOUNDED))
     _spend(steps, "automaton", "counts in the grammar (the lengths of an address, say) multiply its states")
-    if unfolded is None:
+    if made is None:
         return None
-    next_, accepting, specials = unfolded
-    table, kept, number = _native.minimal_states(next_, accepting, specials)
-    mine = specials[np.isin(specials[:, 0], kept)]
-    edges = np.stack([number[mine[:, 0]], mine[:, 1], number[mine[:, 2]]], axis=1).astype(np.int32)
-    return ByteAutomaton(table, accepting[kept].astype(bool), edges)
+    kind_of, targets, accepting, specials = made
+    return ByteAutomaton(kind_of, targets, accepting.astype(bool), specials)
 
 
 _UNBOUNDED: Final = 1 << 62
@@ -178,7 +177,7 @@ def lift(automaton: ByteAutomaton, vocabulary: Vocabulary) -> TokenAutomaton:
         section 4.
     """
     steps, lifted = _native.token_classes(
-        vocabulary.trie, vocabulary.size, automaton.next, _MAX_MOVES, steps_left(_UNBOUNDED)
+        vocabulary.trie, vocabulary.size, automaton.kind_of, automaton.targets, _MAX_MOVES, steps_left(_UNBOUNDED)
     )
     _spend(steps, "tokens", f"its automaton has {automaton.states} states over bytes")
     if lifted is None:

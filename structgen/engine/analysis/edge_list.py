@@ -188,7 +188,6 @@ def _visible(terms: list[Grammar]) -> Iterator[Grammar]:
 
 
 _FEW_STATES: Final = 500
-_UNBOUNDED: Final = 1 << 62
 """States to build to find out whether a language with recursion is regular; states of ambiguous languages are slow."""
 _SMALL_NETWORK: Final = 5_000
 """States of a network, beyond which sharing terms is tried first."""
@@ -230,7 +229,7 @@ def transitions_of(constraint: Constraint, ways: Mapping[int, int]) -> Transitio
     Raises:
         LimitExceeded: there are too many states.
     """
-    _, made = _native.unfold(constraint.native, _FEW_STATES, _UNBOUNDED)
+    made = _native.unfold(constraint.native, _FEW_STATES)
     if made is not None:
         import numpy as np
 

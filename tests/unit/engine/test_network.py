@@ -1,4 +1,4 @@
-"""Networks of rules: states with equal continuations are merged, and no others."""
+"""Networks of rules: which are recursive, what is counted, and that states with equal continuations are merged."""
 
 from __future__ import annotations
 
@@ -6,8 +6,14 @@ import random
 
 import numpy as np
 import pytest
+from structgen_kernels import _native
 
-from structgen.engine.network import _minimal, _Table
+import structgen as sg
+from structgen.engine.network import _minimal, _Table, network_of, recurs
+from structgen.errors import LimitExceeded
+from structgen.grammar.limits import counted
+
+VOCABULARY = sg.Vocabulary([b"", *(bytes([byte]) for byte in range(256))], eos=[0])
 
 
 def coarsest(table: _Table) -> list[int]:
@@ -51,3 +57,39 @@ def test_states_are_merged_iff_their_continuations_are_equal(seed: int) -> None:
             ]
         assert set(network.calls) == {tuple(wanted[state] for state in call) for call in table.calls}
         assert set(network.specials) == {(wanted[one], token, wanted[after]) for one, token, after in table.specials}
+
+
+@pytest.mark.parametrize(
+    ("grammar", "is_recursive"),
+    [
+        (sg.regex("a{3,9}b*"), False),
+        (sg.json_schema({"type": "object", "properties": {"at": {"type": "string", "format": "date-time"}}}), False),
+        (sg.lark('start: a a\na: b | "x" b\nb: "y"+'), False),
+        (sg.lark('start: "(" start ")" | "x"'), True),
+        (sg.lark('start: "a" start | "b"'), True),
+        (sg.lark('start: a\na: "x" b?\nb: "y" c\nc: a | "z"'), True),
+        (sg.json_schema({}), True),
+        (sg.json_schema({"properties": {"to": {"$ref": "#"}}, "additionalProperties": False}), True),
+    ],
+)
+def test_recursive_rules_are_found(grammar: sg.Grammar, is_recursive: bool) -> None:
+    assert recurs(sg.compile(grammar, VOCABULARY)) == is_recursive
+
+
+def test_networks_are_counted_as_they_are_made() -> None:
+    """One state is the most that is made beyond a limit, and what it takes to enter the others is counted, too."""
+    texts = {f"p{at}": {"type": "string", "pattern": "^[a-z.-]+$", "maxLength": 80} for at in range(30)}
+    constraint = sg.compile(sg.json_schema({"type": "object", "properties": {**texts, "any": {}}}), VOCABULARY)
+    every, made = _native.counted_calls(constraint.native, 20_000, 500, 1 << 60)
+    assert made is not None
+    assert len(made[0]) > 1_000
+    assert every > 500 * len(made[0])
+    steps, none = _native.counted_calls(constraint.native, 20_000, 500, every // 4)
+    assert none is None
+    assert every // 4 < steps < every // 4 + 500 + 256 * 96
+    limits = sg.Limits(canvas_steps=every // 4)
+    with (
+        counted(limits, limit="canvas_steps"),
+        pytest.raises(LimitExceeded, match=r"^network of a grammar: more than canvas_steps="),
+    ):
+        network_of(constraint)

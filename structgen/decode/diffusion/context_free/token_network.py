@@ -124,7 +124,7 @@ class _Numbering:
         others: dict[int, list[tuple[int, StackOrEffect]]] = defaultdict(list)  # by source: effect, outcome
         for effect in distinct.tolist():
             found = effects.others(effect)
-            spend(8 * len(found), "tokens of a grammar", f"its network has {states} states")
+            spend(10 * len(found), "tokens of a grammar", f"its network has {states} states")
             for begin, outcome in found:
                 others[begin].append((effect, outcome))
         readings = self._readings(outcome for of_source in others.values() for _, outcome in of_source)
@@ -178,7 +178,7 @@ class _Numbering:
             within=tuple(within),
             class_of=class_of,
             classes=classes,
-            moves=rows[np.lexsort(rows.T[::-1])],
+            moves=_sorted_rows(rows),
             leaving=np.array(sorted(leaving), dtype=np.int32).reshape(-1, 3),
             readings=numbered,
         )
@@ -283,17 +283,30 @@ def _first_ways(
     others: dict[int, list[tuple[int, StackOrEffect]]],
 ) -> dict[int, list[StackOrEffect]]:
     """The different outcomes of the tokens at each state, in the order of their effects."""
-    order = np.lexsort((effect, target, source))
-    pairs = np.stack([source, target], axis=1)[order]
-    is_first = np.append([True], (pairs[1:] != pairs[:-1]).any(axis=1))[: len(pairs)]
+    rows = _sorted_rows(np.stack([source, target, effect], axis=1))
+    is_first = np.append([True], (rows[1:, :2] != rows[:-1, :2]).any(axis=1))[: len(rows)]
     ways: dict[int, list[tuple[int, StackOrEffect]]] = defaultdict(list)
-    for of, state, begin in zip(
-        effect[order][is_first].tolist(), pairs[is_first, 1].tolist(), pairs[is_first, 0].tolist(), strict=True
-    ):
+    for begin, state, of in rows[is_first].tolist():
         ways[begin].append((of, (state,)))
     for begin, found in others.items():
         ways[begin] += found
     return {begin: [outcome for _, outcome in sorted(found, key=_effect_of)] for begin, found in ways.items()}
+
+
+def _sorted_rows(rows: NDArray[np.int32]) -> NDArray[np.int32]:
+    """Rows of numbers that are not negative, in their order: as single numbers where these are small enough."""
+    first, middle, last = (1 + int(column.max(initial=0)) for column in rows.T)
+    made: NDArray[np.int32]
+    if first * middle * last >= _LARGE:
+        made = rows[np.lexsort(rows.T[::-1])]
+    else:
+        keys = np.sort((rows[:, 0].astype(np.int64) * middle + rows[:, 1]) * last + rows[:, 2])
+        firsts, lasts = np.divmod(keys, last)
+        made = np.stack([*np.divmod(firsts, middle), lasts], axis=1).astype(np.int32)
+    return made
+
+
+_LARGE: Final = 1 << 63
 
 
 def _effect_of(way: tuple[int, StackOrEffect]) -> int:
@@ -301,5 +314,5 @@ def _effect_of(way: tuple[int, StackOrEffect]) -> int:
 
 
 _NO_STATES: Final = np.zeros(0, dtype=np.int32)
-_STEPS_OF_SINGLE: Final = 16
+_STEPS_OF_SINGLE: Final = 20
 """To sort a pair of states among those of all tokens, several times."""
