@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import functools
+import importlib
 import inspect
 import re
 from collections.abc import Iterator, Mapping
@@ -55,11 +56,12 @@ _CORE: Final = {
 """Title, purpose and names of the pages for what ``structgen`` itself has."""
 _MODULES: Final = (
     *("program", "grammars", "samplers", "potentials", "drafters", "shapes", "verification", "diffusion", "policies"),
-    "errors",
+    *("errors", "models", "methods.strategies", "testing"),
 )
 _HIDDEN: Final = frozenset(("native", "engine", "digest", "children"))
 """Members that are public for other packages of ours only."""
 _LINE: Final = 88
+_LONG: Final = 60
 
 
 def _parts() -> Iterator[_Part]:
@@ -70,7 +72,7 @@ def _parts() -> Iterator[_Part]:
         held = {name: getattr(structgen, name) for name in names.split()}
         yield _Part(path, title, purpose, held | ({"Explanation": Explanation} if path == "engine" else {}))
     for name in _MODULES:
-        module = getattr(structgen, name)
+        module = importlib.import_module(f"structgen.{name}")
         names = {each: getattr(module, each) for each in module.__all__}
         yield _Part(f"structgen.{name}", f"structgen.{name}", module.__doc__ or "", names)
     found = {"openai_server.remote": openai_server.remote, "llama_cpp.sampler": llama_cpp.sampler}
@@ -173,6 +175,7 @@ def _signature(name: str, value: Any) -> str:
     if _is_native(value):
         return _plain((inspect.getdoc(value) or name).partition("\n")[0])
     found = inspect.signature(value)
+    found = found.replace(parameters=[_shortened(each) for each in found.parameters.values()])
     if inspect.isclass(value):
         found = found.replace(return_annotation=found.empty)
     whole = _plain(f"{name}{found}")
@@ -188,6 +191,26 @@ def _signature(name: str, value: Any) -> str:
         lines.append(f"    {parameter},")
     result = "" if found.return_annotation is found.empty else f" -> {_annotation(found.return_annotation)}"
     return _plain("\n".join([f"{name}(", *lines, f"){result}"]))
+
+
+class _Default:
+    """A default value as a reader would write it."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __repr__(self) -> str:
+        if isinstance(self.value, type):
+            return self.value.__name__
+        if len(repr(self.value)) <= _LONG and not inspect.isroutine(self.value):
+            return repr(self.value)
+        is_unnamed = isinstance(self.value, tuple) or callable(self.value)
+        return "..." if is_unnamed else f"{type(self.value).__name__}(...)"
+
+
+def _shortened(parameter: inspect.Parameter) -> inspect.Parameter:
+    has_none = parameter.default is parameter.empty
+    return parameter if has_none else parameter.replace(default=_Default(parameter.default))
 
 
 def _returned(getter: Any) -> str:

@@ -83,7 +83,7 @@ def _prose(lines: list[str]) -> str:
         if not code and line.startswith(">>> "):
             code, language = [line], "python"
         elif code or language:
-            code.append(line)
+            code.append(line.replace("``", ""))
         elif line.rstrip().endswith("::"):
             blocks.append(_inline(line.rstrip()[:-1] if line.strip() != "::" else ""))
             code, language = [""], "text"
