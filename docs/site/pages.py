@@ -25,6 +25,8 @@ _CODE: Final = re.compile(r"(?<!`)(`+)(?!`)(.+?)(?<!`)\1(?!`)")
 _TABS: Final = re.compile(r"^<!-- tabs -->\n(.*?)^<!-- end of tabs -->$", re.MULTILINE | re.DOTALL)
 _TAB: Final = re.compile(r"^\*\*(.+)\*\*$", re.MULTILINE)
 _PICTURE: Final = re.compile(r"^!\[([^\]]+)\]\(([^)]+\.svg)\)$", re.MULTILINE)
+_ITEM: Final = re.compile(r"^(?![-*>|#] |\d+\.)(\S.*)\n([-*] )", re.MULTILINE)
+"""A list that follows a paragraph without a blank line."""
 _LANGUAGES: Final = {".py": "python", ".json": "json", ".toml": "toml", ".cpp": "cpp", ".h": "cpp"}
 _SHOWN_BYTES: Final = 60_000
 
@@ -155,6 +157,7 @@ def _for_python_markdown(page: Page) -> str:
     if page.source is not None:
         folder = page.source.parent
         text = _PICTURE.sub(lambda found: _picture(folder / found[2], found[1]), text)
+    text = _outside_code(text, lambda prose: _ITEM.sub(r"\1\n\n\2", prose))
     return "\n".join(_table_row(line) if line.lstrip().startswith("|") else line for line in text.split("\n"))
 
 

@@ -118,6 +118,19 @@ def test_pictures_have_words(documents: dict[Path, _Document]) -> None:
     assert [path.name for path in drawn if f"({path.name})" not in texts] == []
 
 
+def test_no_markdown_is_left_in_the_text(site: Path) -> None:
+    """Lists, tables, links and emphasis of all pages are read: none of their marks is in a paragraph."""
+    marks = re.compile(r"\n\s*(?:[-*] |\d+\. |\|)|```|\]\([^)]*\)|\*\*\w|&lt;!--|\| ---")
+    left = []
+    for path in site.rglob("*.html"):
+        body = path.read_text(encoding="utf-8").partition("<article")[2].partition("</article")[0]
+        text = re.sub(r"<(pre|code|svg)\b.*?</\1>", "", body, flags=re.DOTALL)
+        for tag in ("p", "li", "td"):
+            for found in re.findall(rf"<{tag}>(.*?)</{tag}>", text, re.DOTALL):
+                left += [f"{path.relative_to(site)}: {found[:80]!r}"] if marks.search(found) else []
+    assert left == []
+
+
 def test_every_public_name_is_in_the_reference(documents: dict[Path, _Document]) -> None:
     """Every name that users may rely on has a place in the reference, and so has every name of a public module."""
     anchors: set[str] = set()
