@@ -43,7 +43,7 @@ SOURCES := $(RECIPE) README.md LICENSE $(shell find structgen kernels/structgen_
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run install ready docs test test-all lint types unit nightly outcomes golden wheel-test clients engines engines-vllm engines-ray engines-sglang engines-mlx asan tsan fuzz soak soak-server bench instructions format clean
+.PHONY: help run install ready docs test test-all lint types unit nightly outcomes golden wheel-test clients engines engines-vllm engines-ray engines-sglang engines-mlx asan tsan fuzz soak soak-server bench instructions playground playground-test format clean
 
 help:  ## list the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -135,6 +135,12 @@ bench: $(VENV)/stamp-test  ## run the benchmarks, side by side with the peers
 
 instructions: $(VENV)/stamp-test  ## count the instructions of six workloads with valgrind (some minutes)
 	$(BIN)/python benchmarks/instructions.py $(INSTRUCTIONS_ARGS)
+
+playground: $(VENV)/stamp  ## build the playground, a page with the engine in WebAssembly (needs emscripten)
+	$(BIN)/python playground/build.py
+
+playground-test: $(VENV)/stamp-test playground  ## compare the playground with the native engine, in Node and Chromium
+	$(BIN)/python -m pytest -q -m playground tests/e2e/test_playground.py
 
 format: $(VENV)/stamp-test  ## rewrite the sources in the house format
 	$(BIN)/ruff check --fix .

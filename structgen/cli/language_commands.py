@@ -1,14 +1,16 @@
 """The commands that work on a grammar without a model.
 
-``structgen check``, ``convert``, ``diff``, ``show``, ``match`` and ``sample``.
+``structgen check``, ``convert``, ``diff``, ``show``, ``playground``, ``match`` and ``sample``.
 """
 
 from __future__ import annotations
 
+import base64
 import json
 import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, get_args
+from urllib.parse import urlencode
 
 import click
 
@@ -24,13 +26,13 @@ from structgen.cli.grammar_source import (
     unreadable,
 )
 from structgen.cli.terminal import DONE, FAILED, say
-from structgen.errors import error_values
+from structgen.errors import GrammarError, error_values
 
 if TYPE_CHECKING:
     from structgen.engine import Vocabulary
     from structgen.engine.analysis.inclusion import Inclusion
 
-__all__ = ["Target", "check", "convert", "diff", "match", "sample", "show"]
+__all__ = ["Target", "check", "convert", "diff", "match", "playground", "sample", "show"]
 
 
 @click.command(
@@ -222,6 +224,46 @@ def show(paths: tuple[str, ...], source: SourceOptions, *, html: bool, text: str
     return DONE
 
 
+@click.command(
+    cls=Command,
+    examples=("structgen playground schema.json --page build/playground/index.html",),
+)
+@click.argument("paths", nargs=-1, metavar="FILE", shell_complete=complete_files)
+@source_options()
+@click.option("--page", default="", metavar="P", help="The address of the playground; without it, only what follows #.")
+@click.option("--text", default="", metavar="T", help="The text that the page shows at first.")
+@output_options
+def playground(paths: tuple[str, ...], source: SourceOptions, *, page: str, text: str) -> int:
+    """Write a link to the playground with FILE in it, compiled.
+
+    The playground is a page that shows which tokens may come next, and why others may not. It reads common schemas
+    and grammars itself; this link has any grammar without special tokens, whatever it was written in. Nothing is
+    sent: the grammar stands after the # of the address, which browsers keep to themselves.
+    """
+    from structgen.engine.analysis.byte_graph import byte_vocabulary
+    from structgen.engine.lowering import program_of
+    from structgen.grammar.limits import Limits
+
+    (path,) = source.take_path(paths, "FILE")
+    read = read_source(path, source)
+    with refusals(read.label):
+        program, _ = program_of(read.grammar, byte_vocabulary(read.grammar), Limits())
+        try:
+            data = program.to_bytes()
+        except ValueError:
+            raise GrammarError("grammar", "it names tokens, and the page has those of another model") from None
+        if len(data) > _LINK_BYTES:
+            evidence = f"its program takes {len(data):,} bytes, and a link holds {_LINK_BYTES:,}"
+            raise GrammarError(
+                "grammar", "it is too large for a link", evidence=evidence, remedy="link to a part of it"
+            )
+    packed = base64.urlsafe_b64encode(data).decode().rstrip("=")
+    click.echo(f"{page}#{urlencode({'program': packed, 'name': read.label, 'text': text})}")
+    return DONE
+
+
+_LINK_BYTES: Final = 1_000_000
+"""Of a program in a link; browsers take addresses of two million characters."""
 _CHUNK_BYTES: Final = 1 << 20
 
 

@@ -24,7 +24,7 @@ _HOMES: Final = {
     "Work on descriptions": {
         **dict.fromkeys(("check", "match"), "structgen.cli.language_commands"),
         "explain": "structgen.cli.explain",
-        **dict.fromkeys(("show", "sample", "diff", "convert"), "structgen.cli.language_commands"),
+        **dict.fromkeys(("show", "playground", "sample", "diff", "convert"), "structgen.cli.language_commands"),
     },
     "Look closer": {
         "trace": "structgen.cli.trace",

@@ -39,6 +39,7 @@ __all__ = [
     "KNOWN",
     "DeferredGrammar",
     "SimpleSchemas",
+    "keyword_numbers",
     "known_grammars",
     "known_size",
     "new_setting",
@@ -198,6 +199,15 @@ class DeferredGrammar:
         )
 
 
+def keyword_numbers(dialect: Dialect) -> dict[str, int]:
+    """The keywords that have a meaning in a dialect, with the numbers that the native planner knows them by."""
+    numbers = {}
+    for keyword in reader_of(dialect).active:
+        simple = _SIMPLE_KEYWORD if keyword in SIMPLE_KEYWORDS else _OTHER_KEYWORD
+        numbers[keyword] = _IDENTIFIER_KEYWORD if keyword == dialect.id_keyword else _KEYWORDS.get(keyword, simple)
+    return numbers
+
+
 class SimpleSchemas:
     """Plans the simple schemas of one setting, or the arguments that they describe in a notation."""
 
@@ -235,10 +245,6 @@ class SimpleSchemas:
 
     def _planner(self, dialect: Dialect) -> _native.SimplePlanner:
         syntax, limits = self._setting.syntax, self._setting.limits
-        keywords = {}
-        for keyword in reader_of(dialect).active:
-            simple = _SIMPLE_KEYWORD if keyword in SIMPLE_KEYWORDS else _OTHER_KEYWORD
-            keywords[keyword] = _IDENTIFIER_KEYWORD if keyword == dialect.id_keyword else _KEYWORDS.get(keyword, simple)
         terms = (
             syntax.open_object,
             syntax.end_object,
@@ -252,7 +258,7 @@ class SimpleSchemas:
             ANY_STRING,
         )
         return _native.SimplePlanner(
-            keywords,
+            keyword_numbers(dialect),
             dialect.reference_stands_alone,
             terms,
             limits.grammar_nodes,

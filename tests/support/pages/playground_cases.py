@@ -1,0 +1,153 @@
+"""Grammars for the playground, and what Python's front ends and the native engine make of them.
+
+``python playground_cases.py`` prints the cases as JSON; ``playground_judge.js`` compares the module's masks with them.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+import structgen as sg
+from structgen.models import embedded_folder
+
+NOTATIONS: Final[dict[str, Callable[[str], Any]]] = {
+    "schema": sg.json_schema,
+    "regex": sg.regex,
+    "lark": sg.lark,
+    "gbnf": sg.gbnf,
+}
+_SOURCES: Final = Path(__file__).resolve().parents[2] / "fixtures" / "playground_sources.jsonl"
+_STEPS: Final = 10
+
+
+def _object(properties: dict[str, Any], required: list[str] | None = None, **more: Any) -> dict[str, Any]:
+    names = sorted(properties) if required is None else required
+    return {"type": "object", "properties": properties, "required": names, **more}
+
+
+def _schemas() -> Iterator[Any]:
+    yield from ({"type": kind} for kind in ("null", "boolean", "integer", "number", "string", "array", "object"))
+    yield from ({}, True, {"type": ["string", "null"]}, {"type": "string", "nullable": True})
+    for low, high in (
+        (0, None),
+        (None, 9),
+        (0, 9),
+        (3, 17),
+        (-5, 5),
+        (-120, -7),
+        (99, 1001),
+        (250, 255),
+        (0, 0),
+        (-1, 0),
+    ):
+        bounds = {"minimum": low, "maximum": high}
+        yield {"type": "integer", **{name: bound for name, bound in bounds.items() if bound is not None}}
+    for low, high in ((0, 10), (-10, 10), (9, 101), (-100, -98), (199, 2001)):
+        yield {"type": "integer", "exclusiveMinimum": low, "exclusiveMaximum": high}
+    yield from (
+        {"type": "number", "minimum": 0},
+        {"type": "number", "exclusiveMinimum": 0},
+        {"type": "number", "minimum": 0, "maximum": 1},
+        {"type": "number", "minimum": -90, "maximum": 90},
+        {"type": "number", "minimum": 0, "maximum": 100.0},
+    )
+    for low, high in ((1, None), (0, 3), (2, 2), (5, 40), (None, 1)):
+        bounds = {"minLength": low, "maxLength": high}
+        yield {"type": "string", **{name: bound for name, bound in bounds.items() if bound is not None}}
+    for pattern in (
+        "^[a-z]+$", "^a", "b$", "[0-9]{3}", "^$", "^(yes|no)$", "^[A-Z]{2}-\\d{4}$", "^\\S+@\\S+$",
+        "^[^\"\\\\]*$", "\\w\\s\\W",
+        "^(?:a|b)+(,(?:a|b)+)*$", "^\\u00e9?\\x41*$", "^.{2,4}$", "^[\\w.-]+$", "^(^a|b$)$", "a|^b", "^/([^/]+/)*$",
+    ):  # fmt: skip
+        yield {"type": "string", "pattern": pattern}
+    yield {"type": "string", "pattern": "^[a-z]", "minLength": 3, "maxLength": 6}
+    for name in (
+        "date", "time", "date-time", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri", "uri-reference",
+        "json-pointer", "regex", "password", "idn-email",
+    ):  # fmt: skip
+        yield {"type": "string", "format": name}
+    yield {"$schema": "http://json-schema.org/draft-07/schema#", "type": "string", "format": "hostname"}
+    yield {"$schema": "http://json-schema.org/draft-04/schema#", **_object({"id": {"type": "string", "format": "uri"}})}
+    yield from (
+        {"enum": ["a", "ab", "b"]},
+        {"const": "x y"},
+        {"enum": [1, "1", None, True]},
+        {"enum": ["é", "日本", '"']},
+    )
+    yield _object({"a": {"type": "string"}, "b": {"type": "integer"}})
+    yield _object({"a": {"type": "string"}, "b": {"type": "integer"}}, [])
+    yield _object({"a": {"type": "string"}}, additionalProperties={"type": "boolean"})
+    yield _object({"a": {"type": "string"}}, additionalProperties=True)
+    yield {"type": "object", "additionalProperties": {"type": "integer"}, "minProperties": 1, "maxProperties": 1}
+    yield {"type": "object", "additionalProperties": {"type": "string", "maxLength": 3}}
+    yield {"type": "array", "items": {"type": "integer"}, "minItems": 1, "maxItems": 3}
+    yield {"type": "array", "items": _object({"x": {"type": "number"}}), "minItems": 2}
+    yield {"anyOf": [{"type": "string", "maxLength": 2}, {"type": "integer"}, {"type": "null"}]}
+    yield {"anyOf": [_object({"kind": {"const": f"k{i}"}, f"v{i}": {"type": "boolean"}}) for i in range(5)]}
+    yield {"oneOf": [{"type": "string"}, {"type": "integer"}]}
+    yield {"allOf": [_object({"a": {"type": "string"}}), _object({"b": {"type": "integer"}})]}
+    node = _object({"v": {"type": "integer"}, "next": {"$ref": "#/$defs/node"}}, ["v"])
+    yield {"$ref": "#/$defs/node", "$defs": {"node": node}}
+    yield _object({"t": {"type": "array", "items": {"$ref": "#"}}})
+    yield _object({f"field_{i}": {"type": ["string", "integer"]} for i in range(12)}, ["field_3", "field_7"])
+    yield _object({"a": _object({"b": _object({"c": {"enum": [1, 2]}})})})
+    yield _object({"s": {"type": "string", "allOf": [{"minLength": 2}, {"maxLength": 4}]}})
+
+
+def sources() -> list[tuple[str, str]]:
+    """Pairs of a notation and a text."""
+    found = [("schema", json.dumps(schema, ensure_ascii=False)) for schema in _schemas()]
+    lines = _SOURCES.read_text("utf-8").splitlines()
+    return found + [(notation, text) for notation, text in map(json.loads, lines)]
+
+
+def vocabulary() -> sg.Vocabulary:
+    """That of the page."""
+    return sg.Vocabulary.load(embedded_folder())
+
+
+def walk(grammar: Any, tokens: sg.Vocabulary, seed: int) -> dict[str, Any]:
+    """A random text of a grammar in tokens, with a checksum of the mask before each of them and at the end."""
+    matcher = sg.compile(grammar, tokens).matcher()
+    size = len(tokens.tokens)
+    mask = np.zeros((1, (size + 31) // 32), np.int32)
+    chosen, masks = [], []
+    generator = random.Random(seed)
+    eos = set(tokens.eos)
+    while True:
+        matcher.fill_mask(mask)
+        masks.append([zlib.crc32(mask.tobytes()), int(np.unpackbits(mask.view(np.uint8)).sum())])
+        allowed = np.flatnonzero(np.unpackbits(mask.view(np.uint8), bitorder="little"))
+        allowed = [int(token) for token in allowed if int(token) not in eos]
+        if not allowed or len(chosen) == _STEPS:
+            return {
+                "tokens": chosen,
+                "masks": masks,
+                "shortest": matcher.min_tokens(),
+                "forced": list(matcher.forced_bytes()),
+            }
+        token = generator.choice(allowed if generator.random() < 0.6 else allowed[:20])
+        matcher.accept(token)
+        chosen.append(token)
+
+
+def cases() -> list[dict[str, Any]]:
+    """All cases with what is expected."""
+    tokens = vocabulary()
+    made = []
+    for number, (notation, text) in enumerate(sources()):
+        expected = walk(NOTATIONS[notation](text if notation != "schema" else json.loads(text)), tokens, number)
+        made.append({"notation": notation, "source": text, **expected})
+    return made
+
+
+if __name__ == "__main__":
+    json.dump(cases(), sys.stdout)
