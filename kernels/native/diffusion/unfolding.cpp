@@ -15,6 +15,37 @@ namespace structgen {
 namespace {
 
 constexpr size_t kStateSteps = 160, kGroupSteps = 96;  // to make a state and where some bytes lead, and to minimise them
+constexpr size_t kPartSteps = 400;                     // to derive a part of an intersection or complement
+constexpr size_t kMostParts = 256;                     // terms that are looked at to find these
+
+// The parts of intersections and complements that a state stands in: where its bytes lead is derived from those of each.
+size_t boolean_parts(const Automaton& automaton, StateId state) {
+  const TermStore& terms = automaton.terms();
+  const auto items = automaton.items(state);
+  size_t found = 0;
+  std::vector<TermId> work(items.begin(), items.begin() + static_cast<std::ptrdiff_t>(std::min(items.size(), kMostParts)));
+  for (size_t i = 0; i < work.size() && i < kMostParts; ++i) {
+    const Term& term = terms[work[i]];
+    switch (term.kind) {
+      case Kind::kSequence:
+      case Kind::kRepeat:
+      case Kind::kJson:
+      case Kind::kJsonEscape: work.push_back(term.a); break;
+      case Kind::kNot:
+        ++found;
+        work.push_back(term.a);
+        break;
+      case Kind::kAnd: found += terms.list(term.a).size(); [[fallthrough]];
+      case Kind::kChoice: {
+        const auto parts = terms.list(term.a);
+        work.insert(work.end(), parts.begin(), parts.begin() + static_cast<std::ptrdiff_t>(std::min(parts.size(), kMostParts)));
+        break;
+      }
+      default: break;
+    }
+  }
+  return found;
+}
 
 // Gives ids in the order of first sight.
 class Numbering {
@@ -230,6 +261,8 @@ class Unfolding {
       made_.steps += kStateSteps;
       row_.fill(-1);
       const Reached reached = order_[state];
+      const auto configs = reached.node == kDeadNode ? std::span(&reached.only, 1) : machine_.closure(reached.node);
+      for (const auto& [held, frame] : configs) made_.steps += kPartSteps * boolean_parts(machine_.automaton(), held);
       if (reached.node != kDeadNode)
         read_node(state, reached.node);
       else if (const State& held = machine_.automaton().expanded(reached.only.first); held.calls.empty() && held.specials.empty())
@@ -385,8 +418,8 @@ ByteNetwork unfold_calls(Automaton& automaton, TermId term, size_t max_states, s
       return result;
     }
     automaton.meter().steps = 0;
-    result.steps += state_steps;
     const StateId id = number.id(state);
+    result.steps += state_steps + kPartSteps * boolean_parts(automaton, id);
     const size_t begin = result.next.size();
     result.next.insert(result.next.end(), 256, -1);
     int32_t* row = result.next.data() + begin;

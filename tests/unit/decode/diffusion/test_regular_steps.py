@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from structgen_kernels import _native
 
 import structgen as sg
 from structgen import diffusion, samplers
@@ -73,6 +74,20 @@ def test_tables_end_at_the_limit() -> None:
         with pytest.raises(LimitExceeded, match=f"^diffusion decoding: {place} of a grammar") as caught:
             canvas_language(constraint_of(grammar, steps))
         assert (caught.value.limit, caught.value.maximum) == ("canvas_steps", steps)
+
+
+def test_each_part_of_an_intersection_counts() -> None:
+    """Where bytes lead is derived from all parts, so states of an intersection of many count more than those of few."""
+    grammars = [sg.regex("[a-z]{1,8}")]
+    for pair in ("ab", "cd", "ef"):
+        grammars.append(grammars[-1] & ~sg.regex(f".*{pair}.*"))
+    of_state = []
+    for grammar in grammars:
+        steps, made = _native.byte_automaton(constraint_of(grammar).native, 1_000, MANY)
+        assert made is not None
+        of_state.append(steps / len(made[2]))
+    assert of_state[1] > 4 * of_state[0]
+    assert of_state[0] < of_state[1] < of_state[2] < of_state[3]
 
 
 def test_tables_count_the_same_on_an_engine_that_has_made_them() -> None:
