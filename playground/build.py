@@ -142,7 +142,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     objects.mkdir(exist_ok=True)
     level = f"-O{chosen.level}"
     made = _compile(compiler, level, objects)
-    subprocess.run([compiler, level, *_LINK, *map(str, made), "-o", str(parts / "module.js")], check=True)
+    # Debian's emscripten needs Debian's acorn, which another node would not look for.
+    paths = os.pathsep.join(filter(None, [os.environ.get("NODE_PATH"), "/usr/share/nodejs"]))
+    environment = {**os.environ, "NODE_PATH": paths}
+    subprocess.run(
+        [compiler, level, *_LINK, *map(str, made), "-o", str(parts / "module.js")], check=True, env=environment
+    )
     (parts / "library.json").write_text(library(), "utf-8")
     (parts / "vocabulary.bin").write_bytes(vocabulary())
     (chosen.out / "index.html").write_text(page(parts), "utf-8")

@@ -69,7 +69,7 @@ def _start_engine(page: Page) -> None:
     """Make an engine in the page itself, beside that of its worker."""
     worker = page.run("document.getElementById('worker').textContent").replace("onmessage =", "globalThis.unused =")
     judge = _JUDGE.read_text("utf-8")
-    kept = "Object.assign(globalThis, {createModule, Engine, unpacked, judge});"
+    kept = "Object.assign(globalThis, {createModule, Engine, unpacked, judge}); null;"
     page.run(f"{{ const module = undefined; {worker}\n{judge}\n{kept} }}")
     page.run(
         "(async () => { const [wasmBinary, tokens, texts] = await Promise.all(['module', 'vocabulary', 'library']"
