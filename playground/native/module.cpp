@@ -189,7 +189,12 @@ Program read_pattern(const std::string& text) {
 
 Program read(Source source, const std::string& text) {
   switch (source) {
-    case Source::kProgram: return unpack(text, kMaxInstructions);
+    case Source::kProgram:
+      try {
+        return unpack(text, kMaxInstructions);
+      } catch (const std::invalid_argument&) {
+        throw SourceError("the program in this link is damaged; make the link again", 0, 0);
+      }
     case Source::kSchema: return read_schema(text, session().library);
     case Source::kRegex: return read_pattern(text);
     case Source::kLark: return read_lark(text);

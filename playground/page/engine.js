@@ -103,6 +103,7 @@ class Engine {
     if (answer.error && typeof source === 'string') {
       const before = (offset) => new TextDecoder().decode(data.subarray(0, offset)).length;
       [answer.begin, answer.end] = [before(answer.begin), before(answer.end)]; // of the text, not of its bytes
+      if (notation === 'schema' && answer.kind === 'source') placeJsonError(source, answer);
     }
     this.compiled = answer.error ? null : { notation, source, answer };
     return answer;
@@ -154,6 +155,19 @@ class Engine {
       }
     }
     return found;
+  }
+}
+
+// Where a text is no JSON, as the browser finds it; some do not tell.
+function placeJsonError(source, answer) {
+  try {
+    JSON.parse(source);
+  } catch (error) {
+    const place = /position (\d+)/.exec(error.message);
+    if (!place) return;
+    answer.error = 'this is no JSON';
+    answer.begin = Math.min(Number(place[1]), Math.max(0, source.length - 1));
+    answer.end = answer.begin + 1;
   }
 }
 

@@ -9,6 +9,7 @@ import base64
 import json
 import sys
 from collections.abc import Iterator
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, get_args
 from urllib.parse import urlencode
 
@@ -258,7 +259,8 @@ def playground(paths: tuple[str, ...], source: SourceOptions, *, page: str, text
                 "grammar", "it is too large for a link", evidence=evidence, remedy="link to a part of it"
             )
     packed = base64.urlsafe_b64encode(data).decode().rstrip("=")
-    click.echo(f"{page}#{urlencode({'program': packed, 'name': read.label, 'text': text})}")
+    name = PurePath(read.label).name  # folders are nobody's business
+    click.echo(f"{page}#{urlencode({'program': packed, 'name': name, 'text': text})}")
     return DONE
 
 

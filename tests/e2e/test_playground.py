@@ -127,6 +127,7 @@ def test_links_hold_what_the_page_does_not_read(tmp_path: Path) -> None:
         done = CliRunner().invoke(cli, ["playground", str(path)])
         assert done.exit_code == 0, done.output
         fragments.append(done.output.strip())
+        assert f"&name={name.replace(' ', '+')}&" in fragments[-1]  # without the folder
         given.append({"notation": "program", "source": _program(fragments[-1]), **walk(sg.load(path), tokens, number)})
     assert _node("judge", given)["faults"] == []
 
@@ -146,6 +147,7 @@ _REFUSED: Final = [
         '"multipleOf": 3',
         "multipleOf",
     ),
+    ("schema", '{"type": "string",}', "}", "no JSON"),
     ("schema", '{"type": "string", "not": {"const": "a"}}', '"not": {"const": "a"}', "not"),
     ("schema", '{"type": "string", "pattern": "(?!a)b"}', '"pattern": "(?!a)b"', "look-around"),
     ("schema", '{"type": "number", "minimum": 3.25}', '"minimum": 3.25', "bounds of a number"),
