@@ -95,7 +95,7 @@ def test_summaries_are_whole() -> None:
     assert "..." not in text.partition("Commands")[0].replace("[ARGS]...", "")
     for name in ("run", "check", "diff", "doctor"):
         assert re.search(rf"^  {name}\s+\w", text, re.MULTILINE)
-    assert "Say whether NEW accepts everything that OLD did, and the other way\n              round." in text
+    assert "Say whether NEW accepts everything that OLD did, and the other way round." in " ".join(text.split())
 
 
 def test_a_misspelt_command_is_suggested() -> None:
