@@ -13,7 +13,7 @@ __all__ = ["RowBuffer"]
 
 @final
 class RowBuffer(_native.RowBuffer):
-    """Rows of masks, of which each step writes only what differs from the step before.
+    """Rows of masks; each step writes only what differs from the step before.
 
     ``RowBuffer(rows)`` takes an int32 array, contiguous, ``[rows, ceil(V / 32)]``.  The row of a matcher is that of
     ``Matcher.fill_mask``, with the budget that ``Matcher.limit`` leaves if it has one; past EOS it allows everything.

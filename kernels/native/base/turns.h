@@ -35,8 +35,9 @@ class TurnMutex {
     if (!is_wanted() && mutex_.try_lock_shared()) return true;
     const Waiting waiting(*this);
     const auto begun = std::chrono::steady_clock::now();
+    std::unique_lock next(next_, std::defer_lock);  // whoever hands over comes after
     do {
-      if (mutex_.try_lock_shared()) return true;
+      if ((next.owns_lock() || next.try_lock()) && mutex_.try_lock_shared()) return true;
       std::this_thread::yield();
     } while (std::chrono::steady_clock::now() - begun < patience);
     return false;

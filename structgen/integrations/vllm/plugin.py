@@ -14,6 +14,7 @@ import functools
 import importlib
 import inspect
 import os
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any, Final, Literal, get_args
 
@@ -23,6 +24,7 @@ NAME: Final = "structgen"
 SWITCH: Final = "STRUCTGEN_VLLM"
 """The environment variable that selects the backend where no flag can."""
 
+_SWITCH_S: Final = 0.001
 _CONFIG: Final = ("vllm.config.structured_outputs", "StructuredOutputsConfig")
 _ARGUMENTS: Final = ("vllm.engine.arg_utils", "EngineArgs")
 _SAMPLING: Final = ("vllm.sampling_params", "SamplingParams")
@@ -249,6 +251,8 @@ def _starting(original: Callable[..., Any], manager: Any, *args: Any, **kwargs: 
         from structgen.integrations.vllm.backend import Backend
 
         manager.backend = Backend.load(config, manager.tokenizer)
+        # The scheduler waits so long, by default 5 ms, for a thread that reads a schema, where rows have to be made.
+        sys.setswitchinterval(min(sys.getswitchinterval(), _SWITCH_S))
 
 
 def _compiling(original: Callable[..., Any], manager: Any, request: Any) -> Any:

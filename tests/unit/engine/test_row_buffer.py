@@ -21,7 +21,7 @@ SCHEMA = {
     "properties": {"name": {"type": "string"}, "count": {"type": "integer"}, "tags": {"type": "array"}},
     "required": ["name"],
 }
-DISTINCT = {"type": "array", "items": {"enum": ["a", "b", "c"]}, "uniqueItems": True}
+DISTINCT = {"type": "array", "items": {"type": "string", "maxLength": 3}, "uniqueItems": True}
 
 
 def _constraints(limits: sg.Limits) -> list[sg.Constraint]:
