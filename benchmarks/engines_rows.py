@@ -7,7 +7,9 @@ whatever else the machine does meets all.  Only schemas count whose document all
 
 ``cpu`` is the time of all threads of the process, ``wall`` that of the clock: the medians over the steps of one call,
 first for requests whose grammars are new to their backend, then for further ones of the same schemas, and then while
-the manager's threads compile four other schemas beside each call.
+the manager's threads compile four other schemas beside each call.  The first step comes when these threads have nothing
+left to do, as after a prompt.  ``waits`` is the longest time in which the calling thread did not run: it waited for a
+lock, for the GIL or for threads that fill rows for it.  The last line is a copy of as many rows as a call writes.
 
 Usage, in a Python with vllm and structgen: python benchmarks/engines_rows.py [--requests 256] [--schemas 32]
 """
@@ -27,6 +29,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final
+
+import numpy as np
 
 DATA: Final = Path(os.environ.get("STRUCTGEN_DATA", Path(__file__).resolve().parents[2] / "shared/data"))
 BACKENDS: Final = ("structgen", "xgrammar", "guidance")
@@ -155,19 +159,19 @@ class Batch:
     tokens: dict[str, tuple[int, ...]]
     lacking: int = 0
 
-    def step(self) -> tuple[float, float]:
-        """Fill the rows and feed a token to each; the CPU time and the time of the filling."""
+    def step(self) -> tuple[float, float, float]:
+        """Fill the rows and feed a token to each; the CPU time, the time and the wait of the filling."""
         ids = list(self.requests)
-        cpu, wall = time.process_time(), time.perf_counter()
+        cpu, own, wall = time.process_time(), time.thread_time(), time.perf_counter()
         rows = self.manager.grammar_bitmask(self.requests, ids, {})
-        cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
+        wall, own, cpu = time.perf_counter() - wall, time.thread_time() - own, time.process_time() - cpu
         for at, name in enumerate(ids):
             request = self.requests[name]
             token = self.tokens[name][request.num_output_tokens]
             self.lacking += not rows[at, token >> 5] >> (token & 31) & 1
             request.append_output_token_ids([token])
             assert self.manager.accept_tokens(request, [token])
-        return cpu, wall
+        return cpu, wall, max(0.0, wall - own)
 
 
 def batch(manager: Any, held: Sequence[Case], count: int, eos: int, seed: int) -> Batch:
@@ -179,12 +183,25 @@ def batch(manager: Any, held: Sequence[Case], count: int, eos: int, seed: int) -
         made[name] = request_of(manager, case.schema, name, eos)
         tokens[name] = case.tokens
     assert all(ready(request) is not None for request in made.values())
+    manager.executor.submit(int).result()
     manager.grammar_bitmask(made, list(made), {})
     for name, request in made.items():
         start = list(tokens[name][: numbers.randrange(len(tokens[name]) - LEAST // 2)])
         request.append_output_token_ids(start)
         assert manager.accept_tokens(request, start)
     return Batch(manager, made, tokens)
+
+
+def copying(requests: int, size: int) -> float:
+    """The time in which as many rows are copied as a call fills at most, the caches being cold: a median of 20."""
+    source, others = np.ones((requests, (size + 31) // 32), dtype=np.int32), np.ones(1 << 25, dtype=np.int32)
+    target, times = source.copy(), []
+    for _ in range(20):
+        others += 1
+        begun = time.thread_time()
+        np.copyto(target, source)
+        times.append(time.thread_time() - begun)
+    return statistics.median(times)
 
 
 def main() -> None:
@@ -206,12 +223,12 @@ def main() -> None:
     by_backend = managers(tokenizer, size, options.requests)
     held = list(cases(tokenizer, by_backend, options.schemas, eos))
     print(f"vLLM {vllm.__version__}, {len(held)} schemas, {options.requests} requests, {size} tokens", file=sys.stderr)
-    lines = ["| requests | backend | cpu, ms | wall, ms | longest, ms | rows without the next token |"]
-    lines.append("| --- | --- | --- | --- | --- | --- |")
+    lines = ["| requests | backend | cpu, ms | wall, ms | longest, ms | waits, ms | rows without the next token |"]
+    lines.append("| --- | --- | --- | --- | --- | --- | --- |")
     others = iter(list(unlike(held)))
     for seed, kind in ((1, "new"), (2, "known"), (3, "compiling")):
         batches = {name: batch(manager, held, options.requests, eos, seed) for name, manager in by_backend.items()}
-        times: dict[str, list[tuple[float, float]]] = {name: [] for name in BACKENDS}
+        times: dict[str, list[tuple[float, float, float]]] = {name: [] for name in BACKENDS}
         for _ in range(options.steps):
             for name in BACKENDS:
                 if kind == "compiling":
@@ -222,11 +239,13 @@ def main() -> None:
                     for each in made:
                         ready(each)
         for name in BACKENDS:
-            cpu = statistics.median(1e3 * each for each, _ in times[name])
-            walls = [1e3 * each for _, each in times[name]]
+            cpus, walls, waits = ([1e3 * each for each in column] for column in zip(*times[name], strict=True))
+            cpu, wall = statistics.median(cpus), statistics.median(walls)
             lacking = batches[name].lacking
-            wall = statistics.median(walls)
-            lines.append(f"| {kind} | {name} | {cpu:.2f} | {wall:.2f} | {max(walls):.1f} | {lacking} |")
+            lines.append(
+                f"| {kind} | {name} | {cpu:.2f} | {wall:.2f} | {max(walls):.1f} | {max(waits):.1f} | {lacking} |"
+            )
+    lines.append(f"\nA copy of {options.requests} rows: {1e3 * copying(options.requests, size):.2f} ms.")
     print("\n".join(lines))
 
 
