@@ -36,7 +36,7 @@ from soak_sources import Output, Workbench, verdict
 from soak_tasks import TASKS, Cancelled
 
 import structgen as sg
-from structgen.memory_cache import return_memory
+from structgen.heap import return_memory
 
 SAMPLES: Final = 60
 FINDINGS: Final = 20

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import os
-import sys
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Iterator
@@ -19,6 +18,7 @@ from typing import Any, Final, Generic, ParamSpec, TypeVar
 from weakref import WeakValueDictionary
 
 from structgen.errors import ArgumentError, found
+from structgen.heap import return_memory
 
 __all__ = [
     "CONSTRAINTS",
@@ -37,8 +37,6 @@ __all__ = [
     "clear_caches",
     "memory",
     "report_also",
-    "return_memory",
-    "share_heaps",
 ]
 
 Value = TypeVar("Value")
@@ -57,7 +55,6 @@ _PARTS: Final = {
 }
 """How the bound is split, in 32nds. No term of numbers is larger than its share of the default."""
 _MAX_MEGABYTES: Final = 1 << 24
-_M_ARENA_MAX: Final = -8  # malloc.h
 _IN_USE: Final = ("engines kept by constraints", "engines of single constraints", "vocabularies")
 
 _megabytes: int | None = None
@@ -412,33 +409,3 @@ def _resident() -> int | None:
         return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except (OSError, ValueError, IndexError):
         return None
-
-
-@functools.cache
-def _of_glibc(name: str) -> Callable[..., int]:
-    """A function of glibc's allocator; elsewhere, one that does nothing."""
-    if sys.platform == "linux":
-        import ctypes  # slow to import
-
-        try:
-            found: Callable[..., int] = getattr(ctypes.CDLL(None), name)
-        except (OSError, AttributeError):  # another C library
-            pass
-        else:
-            return found
-    return lambda *_: 0
-
-
-def return_memory() -> None:
-    """Give free memory back to the system: milliseconds, for each hundred megabytes."""
-    _of_glibc("malloc_trim")(0)
-
-
-def share_heaps() -> None:
-    """Let the threads of this process share two heaps of glibc, unless ``$MALLOC_ARENA_MAX`` says how many.
-
-    For a process that makes many threads, before it makes them: with heaps of their own, what one has freed is of no
-    use to the others, and a little of each page is in use for long, so that it cannot be given back.
-    """
-    if "MALLOC_ARENA_MAX" not in os.environ:
-        _of_glibc("mallopt")(_M_ARENA_MAX, 2)

@@ -165,7 +165,7 @@ class _RequestJob:
                 evidence=str(error),
                 remedy="install structgen-lm[server]",
             ) from None
-        from structgen.memory_cache import share_heaps
+        from structgen.heap import share_heaps
 
         share_heaps()  # each answer has a thread
         model: Any = self.model.load(process, processes)

@@ -84,7 +84,8 @@ def _run(arguments: Sequence[str] | None) -> int:
         register()
     try:
         # Commands return their status; click itself returns one for --help and --version.
-        status: Any = cli.main(args=arguments, prog_name="structgen", standalone_mode=False)
+        # The context's object is whether the process runs nothing but the command.
+        status: Any = cli.main(args=arguments, prog_name="structgen", standalone_mode=False, obj=arguments is None)
     except click.ClickException as error:
         if isinstance(error, click.BadParameter):  # click has no better name for a whole number with bounds
             error = click.UsageError(

@@ -16,6 +16,7 @@ from structgen.cli.model_option import EMBEDDED, RUNTIMES, decoder_of, diffusion
 from structgen.cli.run_option import Decoder
 from structgen.cli.terminal import DONE, UNUSABLE, Failure
 from structgen.errors import ModelError
+from structgen.heap import restart_with_malloc, share_heaps
 from structgen.progress import ProgressBar
 
 if TYPE_CHECKING:
@@ -109,6 +110,8 @@ def serve(  # noqa: PLR0913  its options
 
     Clients of OpenAI's API work as they are, with base_url="http://127.0.0.1:8000/v1".
     """
+    if click.get_current_context().find_object(bool):
+        restart_with_malloc()
     try:
         from structgen.integrations.server.listening import Server
     except ImportError as error:
@@ -119,7 +122,6 @@ def serve(  # noqa: PLR0913  its options
     from structgen.integrations.server.app import application
     from structgen.integrations.server.runner import Runner
     from structgen.integrations.server.service import Service
-    from structgen.memory_cache import share_heaps
 
     def load() -> AnyModel:
         progress = ProgressBar()

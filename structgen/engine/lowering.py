@@ -21,7 +21,8 @@ from structgen.grammar.flattening import flatten
 from structgen.grammar.left_recursion import remove_left_recursion
 from structgen.grammar.limits import Limits, counted
 from structgen.grammar.nodes.description import Described
-from structgen.memory_cache import CONSTRAINTS, Followed, Held, Share, report_also, return_memory
+from structgen.heap import return_memory
+from structgen.memory_cache import CONSTRAINTS, Followed, Held, Share, report_also
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 import structgen as sg
-from structgen import memory_cache
+from structgen import heap, memory_cache
 from structgen.engine import lowering
 from structgen.engine.mask import empty_masks
 from structgen.errors import ArgumentError
@@ -374,7 +374,7 @@ def test_tries_that_a_vocabulary_derives_are_bounded(small: int) -> None:
 def test_memory_goes_back_at_a_counted_interval(small: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """After so many bytes of engines, not after each compilation; and at once where caches are emptied."""
     calls: list[int] = []
-    monkeypatch.setattr(memory_cache, "_of_glibc", lambda name: calls.append)
+    monkeypatch.setattr(heap, "_of_glibc", lambda name: calls.append)
     sg.clear_caches()
     assert calls == [0]
     calls.clear()
@@ -435,15 +435,3 @@ def test_resident_memory_is_flat() -> None:
         *found, held = pool.submit(resident_along, 2_000, 250).result()
     assert max(found[2:]) < 1.1 * found[2]
     assert held <= 1.1 * 16 * MB
-
-
-def test_heaps_are_shared_unless_the_user_says_how_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By mallopt(M_ARENA_MAX, 2) of glibc."""
-    calls: list[tuple[Any, ...]] = []
-    monkeypatch.setattr(memory_cache, "_of_glibc", lambda name: lambda *values: calls.append((name, *values)))
-    monkeypatch.setenv("MALLOC_ARENA_MAX", "4")
-    memory_cache.share_heaps()
-    assert calls == []
-    monkeypatch.delenv("MALLOC_ARENA_MAX")
-    memory_cache.share_heaps()
-    assert calls == [("mallopt", -8, 2)]

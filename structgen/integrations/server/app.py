@@ -22,13 +22,13 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
 from structgen.errors import StructgenError
+from structgen.heap import return_memory
 from structgen.integrations.server import chat, completions, language, responses
 from structgen.integrations.server.metrics import Observed, record
 from structgen.integrations.server.protocol import APIError, api_error
 from structgen.integrations.server.runner import shutting_down
 from structgen.log import logger
 from structgen.markup import page_policy
-from structgen.memory_cache import return_memory
 
 if TYPE_CHECKING:
     from structgen.integrations.server.runner import Runner
