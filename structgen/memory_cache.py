@@ -35,6 +35,7 @@ __all__ = [
     "cache_limits",
     "cached",
     "clear_caches",
+    "entries_within",
     "memory",
     "report_also",
 ]
@@ -55,7 +56,7 @@ _PARTS: Final = {
 }
 """How the bound is split, in 32nds. No term of numbers is larger than its share of the default."""
 _MAX_MEGABYTES: Final = 1 << 24
-_IN_USE: Final = ("engines kept by constraints", "engines of single constraints", "vocabularies")
+_IN_USE: Final = ("engines kept by constraints", "engines of single constraints", "vocabularies", "draft statistics")
 
 _megabytes: int | None = None
 _shares: Final[dict[str, Share]] = {}
@@ -305,7 +306,8 @@ class Held:
         name: the kind.
         count: how many.
         bytes: estimated memory.
-        limit: the bytes that caches may hold of it; None if it is in use, so that no cache can let go of it.
+        limit: the bytes that caches may hold of it; None if it is in use, so that no cache can let go of it, or bounded
+            in entries.
     """
 
     name: str
@@ -382,6 +384,14 @@ def clear_caches() -> None:
     return_memory()
 
 
+def entries_within(most: int) -> int:
+    """How many entries something may have that is bounded in entries: ``most``, or less if the bound is below 384 MB.
+
+    In proportion to the bound.
+    """
+    return -(-most * min(_bound(), _DEFAULT_MEGABYTES) // _DEFAULT_MEGABYTES)
+
+
 def report_also(reporter: Callable[[], Iterable[Held]], drop: Callable[[], None] | None = None) -> None:
     """Let :func:`memory` report what other objects hold, and :func:`clear_caches` drop what they can make again."""
     _reporters.append(reporter)
@@ -392,8 +402,8 @@ def report_also(reporter: Callable[[], Iterable[Held]], drop: Callable[[], None]
 def memory() -> MemoryReport:
     """Return what the caches and the live objects of this process hold.
 
-    Bytes of engines and vocabularies are counted, those of grammars and terms are estimated. Grammars, constraints and
-    matchers that the caller keeps are not counted, but the engines that they keep alive are.
+    Bytes of engines and vocabularies are counted, those of grammars, terms and draft statistics are estimated.
+    Grammars, constraints and matchers that the caller keeps are not counted, but the engines that they keep alive are.
 
     Complexity: linear in the number of engines and in the tokens of all live vocabularies.
     """

@@ -13,6 +13,7 @@ import threading
 import weakref
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,9 @@ import pytest
 
 import structgen as sg
 from structgen import heap, memory_cache
+from structgen.decode.speculative.drafters import auto
+from structgen.decode.speculative.drafters.grammar_statistics import GrammarStatistics
+from structgen.decode.speculative.drafters.retrieval import Retrieval
 from structgen.engine import lowering
 from structgen.engine.mask import empty_masks
 from structgen.errors import ArgumentError
@@ -29,6 +33,7 @@ from structgen.memory_cache import ContentCache, Share, cached
 
 MB = 1 << 20
 NODE_BYTES = 100  # of a node of a grammar, about
+BOUNDARY = (type, ModuleType, sg.Vocabulary, lowering.Engine, memory_cache.Share, ContentCache)
 WORDS = [bytes([byte]) for byte in range(256)] + [
     f"{one}{other}".encode() for one in "abcdefghijklmnop" for other in "aeiou_"
 ]
@@ -414,6 +419,58 @@ def test_grammars_for_single_texts_are_bounded_too(small: int) -> None:
         assert not recognizes(grammar, "a" * number + "y")
     report = sg.memory()
     assert 0 < report["other terms"].bytes <= sg.cache_limits().bytes["other terms"] < small
+
+
+def test_draft_statistics_are_bounded_and_reported(small: int) -> None:
+    """In proportion to the bound of the process; what is reported is about what they take."""
+    vocabulary, rng = words(), random.Random(5)
+    drafting = auto._drafters_of(vocabulary)
+    retrieval, counts = drafting.drafters[2], drafting.drafters[3]
+    assert isinstance(retrieval, Retrieval)
+    assert isinstance(counts, GrammarStatistics)
+    assert retrieval.distributions is not None
+    constraint = sg.compile(sg.regex("[a-z]*"), vocabulary)
+    for state in range(1_000):
+        output = [rng.randrange(300) for _ in range(20)]
+        retrieval.store.add(output)
+        retrieval.distributions.learn(vocabulary, [(output[:2], output[2:5], [3.0, 2.0, 1.0])])
+        counts.counts.add(constraint, ((state, *output[:2]), (state, output[1]), state), output[2])
+    assert len(retrieval.store) <= 683  # 32,768 * 8 / 384
+    assert len(retrieval.distributions) == counts.counts.states(constraint) == 342
+    told = sg.memory()["draft statistics"]
+    held = sum(map(deep_size, (retrieval.store, retrieval.distributions, counts.counts._counts[constraint.engine])))
+    assert 0.7 * held < told.bytes < 1.5 * held
+    assert told.count >= 683 - 21 + 2 * 342
+    sg.cache_limits(megabytes=small // MB + 1)
+    assert auto._drafters_of(vocabulary) is not drafting
+    assert sg.memory()["draft statistics"].count == 0
+    assert auto._drafters_of(vocabulary) is auto._drafters_of(vocabulary)
+    assert sg.cache_limits(megabytes=1_000).megabytes == 1_000
+    assert memory_cache.entries_within(100) == 100
+
+
+def test_caches_hold_at_most_what_they_say(small: int) -> None:
+    """Grammar nodes included, also those of terms and reports that are made after their grammar is cached."""
+    vocabulary = words()
+    for number in range(80):
+        grammar = sg.json_schema({**schema(number), "title": str(number)})
+        assert sg.compile(grammar, vocabulary).report.entries
+        assert grammar.children
+    caches = [cache._held for share in memory_cache._shares.values() for cache in share.caches]
+    told = sum(sg.memory()[name].bytes for name in memory_cache._PARTS if name != "engines")
+    assert small // 64 < deep_size(caches) < told <= small
+
+
+def deep_size(root: object) -> int:
+    """The bytes of an object and of all that it refers to, but for what caches do not own."""
+    seen: dict[int, object] = {}
+    left = [root]
+    while left:
+        each = left.pop()
+        if id(each) not in seen and not isinstance(each, BOUNDARY) and not callable(each):
+            seen[id(each)] = each
+            left += gc.get_referents(each)
+    return sum(map(sys.getsizeof, seen.values()))
 
 
 def resident_along(count: int, every: int) -> list[int]:

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Final, final
 from structgen.decode.speculative.acceptance import Calibration, as_prior
 from structgen.decode.speculative.draft_tree import FORCED, ROOT, DraftTree
 from structgen.decode.speculative.drafter import Drafter, Drafting, DraftState, DraftTask, GuardedDrafting, Verified
-from structgen.decode.speculative.drafters.grammar_statistics import ForcedTokens, GrammarStatistics
+from structgen.decode.speculative.drafters.grammar_statistics import ForcedTokens, GrammarStatistics, StateCounts
 from structgen.decode.speculative.drafters.prompt_lookup import PromptLookup
-from structgen.decode.speculative.drafters.retrieval import Retrieval
-from structgen.decode.speculative.drafters.token_recycling import TokenRecycling
+from structgen.decode.speculative.drafters.retrieval import DraftStore, Retrieval, pair_table
+from structgen.decode.speculative.drafters.token_recycling import Successors, TokenRecycling
 from structgen.engine import Vocabulary
+from structgen.memory_cache import Held, entries_within, report_also
 
 if TYPE_CHECKING:
     from structgen.decode.step.context import Context
@@ -144,7 +145,9 @@ class Auto(Drafter):
     of the same grammar state, and the model's own predictions after the same token.
 
     The learned statistics belong to the vocabulary: all outputs of a process learn from each other, in any thread.
-    They change how many forward passes an output takes, never the output; ``forget`` drops them.
+    They change how many forward passes an output takes, never the output; ``forget`` drops them.  They hold 32,768
+    tokens of outputs, 16,384 n-grams, and as many states of each engine; less in proportion if ``cache_limits`` is
+    below its default, and they begin anew when it changes so.
     """
 
     name = "auto"
@@ -163,27 +166,56 @@ def forget(vocabulary: Vocabulary | None = None) -> None:
             _memories.pop(vocabulary, None)
 
 
-def _default_drafters() -> Combined:
-    calibration = Calibration()
-    return Combined(
-        (
-            ForcedTokens(calibration=calibration),
-            PromptLookup(calibration=calibration),
-            Retrieval(calibration=calibration),
-            GrammarStatistics(calibration=calibration),
-            TokenRecycling(),
+_TOKENS: Final = 1 << 15
+_PAIRS: Final = 1 << 14
+_STATES: Final = 1 << 14
+
+
+class _Learned:
+    """What is learned for a vocabulary, and the drafters that use it.
+
+    Args:
+        tokens: the largest number of tokens of outputs, which stands for the bound of the process.
+    """
+
+    def __init__(self, tokens: int) -> None:
+        calibration = Calibration()
+        pairs = pair_table(entries_within(_PAIRS))
+        self.tokens = tokens
+        self.successors = Successors()
+        store, states = DraftStore(max_tokens=tokens), StateCounts(max_states=entries_within(_STATES))
+        self.held = (store, pairs, states)
+        self.drafters = Combined(
+            (
+                ForcedTokens(calibration=calibration),
+                PromptLookup(calibration=calibration),
+                Retrieval(store, distributions=pairs, calibration=calibration),
+                GrammarStatistics(states, calibration=calibration),
+                TokenRecycling(store=self.successors),
+            )
         )
-    )
 
 
 _lock: Final = threading.Lock()
-_memories: Final[weakref.WeakKeyDictionary[Vocabulary, Combined]] = weakref.WeakKeyDictionary()
-"""The drafters with the statistics of each vocabulary."""
+_memories: Final[weakref.WeakKeyDictionary[Vocabulary, _Learned]] = weakref.WeakKeyDictionary()
+"""What is learned for each vocabulary."""
 
 
 def _drafters_of(vocabulary: Vocabulary) -> Combined:
+    tokens = entries_within(_TOKENS)
     with _lock:
-        drafters = _memories.get(vocabulary)
-        if drafters is None:
-            drafters = _memories[vocabulary] = _default_drafters()
-        return drafters
+        learned = _memories.get(vocabulary)
+        if learned is None or learned.tokens != tokens:
+            learned = _memories[vocabulary] = _Learned(tokens)
+        return learned.drafters
+
+
+def _held() -> tuple[Held]:
+    with _lock:
+        memories = list(_memories.values())
+    count = sum(len(each) for learned in memories for each in learned.held)
+    size = sum(each.nbytes for learned in memories for each in (*learned.held, learned.successors))
+    return (Held("draft statistics", count, size),)
+
+
+report_also(_held)

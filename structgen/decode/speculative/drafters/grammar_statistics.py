@@ -134,6 +134,7 @@ def _longest(ids: list[int], tokens: tuple[bytes, ...]) -> list[int]:
 
 _MAX_STATES: Final = 1 << 14
 _MAX_SUCCESSORS: Final = 16
+_STATE_BYTES: Final = 512
 
 
 @final
@@ -171,6 +172,16 @@ class StateCounts(Locked):
         """Return the number of states with counts for the engine of a constraint."""
         with self._lock:
             return len(self._counts.get(constraint.engine, ()))
+
+    def __len__(self) -> int:
+        """The number of keys of states, of all engines."""
+        with self._lock:
+            return sum(map(len, self._counts.values()))
+
+    @property
+    def nbytes(self) -> int:
+        """About the bytes of all counts: most states have few."""
+        return _STATE_BYTES * len(self)
 
     def add(self, constraint: Constraint, states: Iterable[Hashable], token: int) -> None:
         """Count a token in a state, under several keys from precise to coarse."""

@@ -58,6 +58,10 @@ class NGramDistribution(NamedTuple):
     probabilities: list[float]
 
 
+_NGRAM_BYTES: Final = 290
+_PROBABILITY_BYTES: Final = 42
+
+
 @final
 class NGramTable(Locked):
     """For each n-gram of up to ``order`` tokens, the mean of the model's distributions after it.
@@ -69,7 +73,7 @@ class NGramTable(Locked):
     (2025, arXiv 2506.04708).
 
     Threads may share one.  Beyond ``most`` n-grams of a vocabulary, the least recently used one is dropped; an n-gram
-    takes about 1 kB.
+    takes about 600 bytes.
 
     Args:
         order: how many tokens the longest n-grams have; at least 1.
@@ -91,6 +95,11 @@ class NGramTable(Locked):
 
     def __len__(self) -> int:
         return sum(map(len, list(self._tables.values())))
+
+    @property
+    def nbytes(self) -> int:
+        """About the bytes of all n-grams with their distributions."""
+        return (_NGRAM_BYTES + _PROBABILITY_BYTES * self.keep) * len(self)
 
     def learn(
         self, vocabulary: Vocabulary, distributions: Iterable[tuple[Sequence[int], Sequence[int], Sequence[float]]]

@@ -26,16 +26,17 @@ from structgen.decode.speculative.drafters.suffix_index import (
 if TYPE_CHECKING:
     from structgen.decode.step.context import Context
 
-__all__ = ["DraftStore", "Retrieval"]
+__all__ = ["DraftStore", "Retrieval", "pair_table"]
 
 _MAX_TOKENS: Final = 1 << 15
+_TOKEN_BYTES: Final = 450
 
 
 @final
 class DraftStore(Locked):
     """The tokens of complete outputs, with an index of their n-grams; threads may share one.
 
-    Beyond ``max_tokens`` tokens (about 300 bytes each) the oldest outputs are dropped; of a longer output, only the end
+    Beyond ``max_tokens`` tokens (about 450 bytes each) the oldest outputs are dropped; of a longer output, only the end
     is kept.  A store belongs to one vocabulary.
 
     Args:
@@ -68,6 +69,11 @@ class DraftStore(Locked):
     def outputs(self) -> int:
         """The number of outputs."""
         return len(self._lengths)
+
+    @property
+    def nbytes(self) -> int:
+        """About the bytes of all tokens with their index."""
+        return _TOKEN_BYTES * len(self)
 
     def add(self, output: Sequence[int]) -> None:
         """Add an output: O(len(output)), and the same for each output that is dropped."""
@@ -119,12 +125,14 @@ class DraftStore(Locked):
 
 
 _PAIR: Final = 2
+_MAX_PAIRS: Final = 1 << 14
 _LIKELY: Final = 3
 """How many tokens of each distribution are kept."""
 
 
-def _pair_table() -> NGramTable:
-    return NGramTable(_PAIR, keep=_LIKELY)
+def pair_table(most: int = _MAX_PAIRS) -> NGramTable:
+    """A table of what the target predicted after one or two tokens, for so many of these."""
+    return NGramTable(_PAIR, keep=_LIKELY, most=most)
 
 
 @final
@@ -151,7 +159,7 @@ class Retrieval(Drafter):
 
     store: DraftStore = field(default_factory=DraftStore, repr=False)
     places: int = 16
-    distributions: NGramTable | None = field(default_factory=_pair_table, repr=False)
+    distributions: NGramTable | None = field(default_factory=pair_table, repr=False)
     calibration: Calibration = field(default_factory=Calibration, compare=False, repr=False)
 
     def __post_init__(self) -> None:
