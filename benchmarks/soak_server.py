@@ -51,8 +51,8 @@ FINDINGS: Final = 20
 FLAT: Final = 0.05
 REST_EVERY: Final = 12
 """Samples from one rest to the next; the first rest is after a fifth of the run, when caches are full."""
-REST_S: Final = 25.0
-"""The server gives free memory back every 20 s."""
+REST_S: Final = 45
+"""The server collects and gives free memory back every 21 s, on a busy machine later."""
 ROOM: Final = {"--max-running": 8, "--max-queue": 16}
 FAULTS: Final = re.compile(
     rb"Traceback|exception|never (?:awaited|retrieved)|(?:Runtime|Resource)Warning", re.IGNORECASE
@@ -193,7 +193,8 @@ class Crowd:
         for server in self.servers:
             if not server.wait_until_idle():
                 self.ledger.found(f"{server.name}: answers are written for nobody")
-        time.sleep(REST_S)
+        for _ in range(REST_S):  # of work: all processes may be stopped for a while, and servers free nothing then
+            time.sleep(1)
         for server in self.servers:
             server.rests.append(server.sampled(self.seconds))
         print(f"{self.seconds:7.0f} s  at rest: {self._shown([each.rests for each in self.servers])}", file=sys.stderr)
