@@ -43,7 +43,7 @@ SOURCES := $(RECIPE) README.md LICENSE $(shell find structgen kernels/structgen_
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run install ready docs test test-all lint types unit nightly outcomes golden wheel-test clients engines engines-vllm engines-ray engines-sglang engines-mlx asan tsan fuzz soak soak-server bench instructions playground playground-test format clean
+.PHONY: help run install ready docs test test-all lint types unit nightly outcomes golden notebooks wheel-test clients engines engines-vllm engines-ray engines-sglang engines-mlx asan tsan fuzz soak soak-server bench instructions playground playground-test format clean
 
 help:  ## list the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -83,6 +83,9 @@ outcomes: $(VENV)/stamp-test  ## judge all JSON Schema data again and write test
 
 golden: $(VENV)/stamp-test  ## write the records of signatures, help, error texts and masks in tests/record again
 	$(BIN)/python tests/support/outcomes/golden_record.py
+
+notebooks: $(VENV)/stamp-test  ## run examples/notebooks and write their outputs into them
+	$(BIN)/python tests/support/notebooks/notebook_run.py
 
 # The wheel is used outside the checkout, where nothing of the source tree can stand in for it.
 wheel-test: $(WHEEL_VENV)/stamp  ## build the wheel, install it alone and use it from another folder

@@ -103,7 +103,7 @@ def table(rows: Iterable[tuple[str, ...]]) -> str:
 
 
 def bars(title: str, rows: Iterable[tuple[str, float, str]]) -> str:
-    """Shares of 1 as bars: what each belongs to, the share, and a text behind it; at most 50 rows."""
+    """Shares of 1 as bars: what each belongs to, the share, and a text after it; at most 50 rows."""
     held = list(rows)
     made = [
         f'{_TR}<th scope="row" style="{_CELL}">{_escaped(head)}</th><td style="{_CELL}">'

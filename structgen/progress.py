@@ -61,7 +61,7 @@ class _Stage:
         return min(1.0, max(0.0, self.done / self.total)) if self.total else None
 
     def facts(self, now: float) -> str:
-        """All that stands behind the bar, or in its place."""
+        """What comes after the bar, or in its place."""
         took, share = now - self.began, self.share
         if share is None or self.total is None:
             parts = [str(self.done) if self.done else "", f"{took:.0f} s" if took >= _PATIENCE_S else ""]
@@ -195,7 +195,7 @@ class ProgressBar:
         self._closed: threading.Event | None = None  # ends the thread that draws while nothing is reported
 
     def __call__(self, stage: str, done: int, total: int | None, /, note: str = "") -> None:
-        """Report that ``done`` of ``total`` units of ``stage`` are done; ``note`` is shown behind them."""
+        """Report that ``done`` of ``total`` units of ``stage`` are done; ``note`` is shown after them."""
         if self._surface is None:
             return
         with self._lock:
@@ -213,7 +213,7 @@ class ProgressBar:
 
     @contextmanager
     def running(self, stage: str) -> Iterator[None]:
-        """Show ``stage``, of which nothing but the time is known, while the block runs."""
+        """Show ``stage`` and the time that it takes, while the block runs."""
         self(stage, 0, None)
         try:
             yield

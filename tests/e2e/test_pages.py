@@ -41,6 +41,7 @@ def stand_ins(json_vocabulary: Vocabulary, monkeypatch: pytest.MonkeyPatch) -> V
         "reference/errors.md",
         "start/five-minutes.md",
         "start/install.md",
+        "start/notebooks.md",
         "reference/algebra.md",
         "guides/checking.md",
         "start/coming-from.md",
