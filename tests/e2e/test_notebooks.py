@@ -57,3 +57,25 @@ def test_a_notebook_runs(path: Path) -> None:
     made = run_notebook(path)
     assert kinds(made) == kinds(nbformat.read(path, as_version=4))
     assert of_machine(made) == []
+
+
+def test_a_kernel_shows_progress_and_takes_it_away() -> None:
+    """In a kernel of Jupyter, a stage is one output, drawn over, which is empty once the bar is closed."""
+    pytest.importorskip("nbclient", reason="nbclient and ipykernel are not installed")
+    pytest.importorskip("ipykernel", reason="nbclient and ipykernel are not installed")
+    from nbclient import NotebookClient
+    from nbformat.v4 import new_code_cell, new_notebook
+
+    begun = "from structgen.progress import ProgressBar, shown\nbar = ProgressBar()\nbar('fetch <b>', 1, 4)"
+    ended = "with shown(progress=True) as report:\n    report('fetch', 1, 4)\n    report('fetch', 4, 4)"
+    quick = "import structgen as sg\nsg.compile(sg.regex('a'), sg.Vocabulary([b'a', b''], eos=[1])).shortest_bytes"
+    notebook = new_notebook(cells=[new_code_cell(text) for text in (begun, ended, quick)])
+    NotebookClient(notebook, timeout=120, kernel_name="python3").execute()
+    shown, gone, plain = (
+        [output for output in cell.outputs if output.output_type != "stream"] for cell in notebook.cells
+    )
+    assert 'value="0.2500"' in shown[0].data["text/html"]
+    assert "fetch &lt;b&gt; 25%, 1 of 4" in shown[0].data["text/html"]
+    assert shown[0].data["text/plain"].startswith("fetch <b> [######---")
+    assert [dict(output.data) for output in gone] == [{"text/html": "", "text/plain": ""}]
+    assert [output.data["text/plain"] for output in plain] == ["1"]
