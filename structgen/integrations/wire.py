@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Set as AbstractSet
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeAlias, final
 
 from structgen.errors import StructgenError
@@ -22,10 +22,10 @@ from structgen.frontends.lark import lark
 from structgen.frontends.regex import regex
 from structgen.frontends.structural_tag import structural_tag
 from structgen.grammar.analysis import Nullability, resolve
+from structgen.grammar.limits import Limits
 from structgen.grammar.nodes import choice
 
 if TYPE_CHECKING:
-    from structgen.grammar.limits import Limits
     from structgen.grammar.nodes import Grammar
 
 __all__ = [
@@ -36,6 +36,7 @@ __all__ = [
     "is_lark",
     "located",
     "only",
+    "policy_and_limits",
     "some_text",
     "space_policy",
     "structured_outputs",
@@ -237,6 +238,37 @@ def space_policy(place: str, space: object) -> JsonPolicy:
         if not Nullability(dict(flat.rules))(flat.body):
             wrong(place, "white space that must stand there is not supported; let the pattern match the empty text too")
         return JsonPolicy(space=space)
+
+
+def policy_and_limits(place: str, given: object, policy: JsonPolicy = _DEFAULT) -> tuple[JsonPolicy, Limits]:
+    """The options of a plug-in: fields of ``JsonPolicy``, and in ``limits`` those of ``Limits``.
+
+    Args:
+        place: where they stand, for messages.
+        given: the options.
+        policy: what holds where they say nothing; bounds are then those of ``Limits.strict()``.
+
+    Raises:
+        ValueError: there is no such option, or its value is wrong.
+    """
+    if not isinstance(given, Mapping):
+        raise ValueError(f"{place}: expected an object; found {given!r:.60}")
+    policies, bounds = {each.name for each in fields(JsonPolicy)}, {each.name for each in fields(Limits)}
+    limits = given.get("limits", {})
+    if not isinstance(limits, Mapping):
+        raise ValueError(f"{place}.limits: expected an object; found {limits!r:.60}")
+    unknown = [name for name in given if name not in policies | {"limits"}]
+    unknown += [f"limits.{name}" for name in limits if name not in bounds]
+    if unknown:
+        raise ValueError(
+            f"{place}.{unknown[0]}: there is no such option; "
+            f"there are {', '.join(sorted(policies))}, and in limits {', '.join(sorted(bounds))}"
+        )
+    try:
+        policy = replace(policy, **{name: value for name, value in given.items() if name != "limits"})
+        return policy, replace(Limits.strict(), **limits)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{place}: {error}") from error
 
 
 def some_text(place: str, value: object) -> str:

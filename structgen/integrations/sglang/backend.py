@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
+from dataclasses import replace
 from functools import wraps
 from inspect import signature
 from pkgutil import resolve_name
@@ -31,12 +33,14 @@ from structgen.integrations.sglang.grammar import (
     inner_grammar,
     move_vocab_mask,
 )
-from structgen.integrations.wire import Reading, WireError, is_lark, located, space_policy
+from structgen.integrations.wire import Reading, WireError, is_lark, located, policy_and_limits, space_policy
 from structgen.log import logger
 from structgen.memory_cache import CONSTRAINTS, ContentCache
 
 __all__ = ["GrammarCache", "StructgenGrammarBackend", "backend_for_server"]
 
+OPTIONS: Final = "STRUCTGEN_SGLANG"
+"""The environment variable with the options, as JSON; SGLang's command line has no place for those of plug-ins."""
 ANY_JSON: Final = "$$ANY$$"
 _LLGUIDANCE: Final = "%llguidance"
 _BYTES_PER_BYTE: Final = 16
@@ -143,7 +147,8 @@ class StructgenGrammarBackend(BaseGrammarBackend):  # type: ignore[misc]  # SGLa
 
     def _any_json(self, _: str) -> Grammar:
         with located("json_schema"):
-            return json_schema({}, policy=JsonPolicy(additional="written"), limits=self._limits)
+            policy = replace(self._reading.policy, additional="written")
+            return json_schema({}, policy=policy, limits=self._limits)
 
     def _made(self, kind: str, text: str, read: Callable[[str], Grammar]) -> Any:
         try:
@@ -173,6 +178,7 @@ def backend_for_server(tokenizer: Any, vocab_size: int, eos_token_ids: Iterable[
     Raises:
         VocabularyError: the tokenizer is none that structgen reads; the server does not start.
         WireError: ``--constrained-json-whitespace-pattern`` is not one of white space.
+        ValueError: ``STRUCTGEN_SGLANG`` is no JSON object of options.
     """
     settings = get_serving()
     named = [eos_token_ids] if isinstance(eos_token_ids, int) else list(eos_token_ids or ())
@@ -180,7 +186,7 @@ def backend_for_server(tokenizer: Any, vocab_size: int, eos_token_ids: Iterable[
     more = getattr(tokenizer, "additional_stop_token_ids", None) or ()
     eos = list(dict.fromkeys([*named, *([] if own is None else [own]), *more]))
     vocabulary = Vocabulary.load(tokenizer, size=vocab_size, eos=eos or None)
-    backend = StructgenGrammarBackend(vocabulary, _policy(settings))
+    backend = StructgenGrammarBackend(vocabulary, *_options(settings))
     _hang_in()
     if not settings.reasoning_parser:
         return backend
@@ -193,6 +199,15 @@ def backend_for_server(tokenizer: Any, vocab_size: int, eos_token_ids: Iterable[
     reasoner.cache = GrammarCache()
     ReasonerGrammarObject.fill_vocab_mask_batched = staticmethod(fill_entries)
     return reasoner
+
+
+def _options(settings: Any) -> tuple[JsonPolicy, Limits]:
+    """The policy and the limits: those of the environment variable, and SGLang's settings of white space."""
+    try:
+        given = json.loads(os.environ.get(OPTIONS) or "{}")
+    except ValueError as error:
+        raise ValueError(f"{OPTIONS}: it is no JSON; {error}") from error
+    return policy_and_limits(OPTIONS, given, _policy(settings))
 
 
 def _policy(settings: Any) -> JsonPolicy:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping
-from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, Final, final
 
 from structgen.engine import Vocabulary, compile
@@ -20,7 +19,7 @@ from structgen.errors import BudgetError, StructgenError
 from structgen.frontends.json_schema import JsonPolicy
 from structgen.grammar.limits import Limits
 from structgen.integrations.request_matcher import RequestMatcher
-from structgen.integrations.wire import Reading, WireError, structured_outputs
+from structgen.integrations.wire import Reading, WireError, policy_and_limits, structured_outputs
 
 if TYPE_CHECKING:
     from structgen.engine import Constraint
@@ -34,28 +33,13 @@ _OPTIONS: Final = ("disable_any_whitespace", "disable_additional_properties", "w
 
 
 def options_of(additional: object) -> tuple[JsonPolicy, Limits]:
-    """Read the member ``structgen`` of vLLM's ``--additional-config``: fields of ``JsonPolicy``, and ``limits``.
+    """Read the member ``structgen`` of vLLM's ``--additional-config``.
 
     Raises:
         ValueError: there is no such option, or its value is wrong.
     """
     given = additional.get("structgen", {}) if isinstance(additional, Mapping) else {}
-    if not isinstance(given, Mapping):
-        raise ValueError(f"additional-config: structgen: expected an object; found {given!r:.60}")
-    policies, bounds = {each.name for each in fields(JsonPolicy)}, {each.name for each in fields(Limits)}
-    limits = given.get("limits", {})
-    unknown = [name for name in given if name not in policies | {"limits"}]
-    unknown += [f"limits.{name}" for name in limits if name not in bounds]
-    if unknown:
-        raise ValueError(
-            f"additional-config: structgen.{unknown[0]}: there is no such option; "
-            f"there are {', '.join(sorted(policies))}, and in limits {', '.join(sorted(bounds))}"
-        )
-    try:
-        policy = JsonPolicy(**{name: value for name, value in given.items() if name != "limits"})
-        return policy, replace(Limits.strict(), **limits)
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"additional-config: structgen: {error}") from error
+    return policy_and_limits("additional-config: structgen", given)
 
 
 @final

@@ -175,6 +175,27 @@ def test_white_space_is_as_the_server_says(tokenizer: Any, settings: dict[str, A
         assert stop(req)["type"] == "stop"
 
 
+def test_options_of_the_environment_hold(tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They go before SGLang's settings, for schemas and for any JSON; limits hold; what is none ends the start."""
+    monkeypatch.setenv(backend_module.OPTIONS, '{"whitespace": "compact", "limits": {"nesting": 9}}')
+    nested: dict[str, Any] = {}
+    for _ in range(20):
+        nested = {"type": "array", "items": nested}
+    with served(tokenizer, constrained_json_max_whitespace_cnt=2) as manager:
+        for schema in (json.dumps({"const": [1, 2]}), "$$ANY$$"):
+            req = request(manager, schema, json_schema=schema)
+            for token in tokenizer.encode("[1,"):
+                mask_of([req])
+                take(req, token)
+            space = _id(manager, " ")
+            assert not int(mask_of([req]).grammar_mask.vocab_mask[0, space >> 5]) >> (space & 31) & 1
+        assert "nesting=9" in request(manager, "deep", json_schema=json.dumps(nested)).to_finish.message
+    for wrong, said in (("{", "no JSON"), ('{"space_s": 1}', "space_s: there is no such option"), ("[]", "an object")):
+        monkeypatch.setenv(backend_module.OPTIONS, wrong)
+        with pytest.raises(ValueError, match=said), served(tokenizer):
+            pass
+
+
 def test_a_limit_without_room_for_eos(manager: Any) -> None:
     """An answer that takes all of the limit is complete, though SGLang says that it is the length."""
     req = request(manager, "tight", regex="[0-9]{4}", max_new_tokens=4)
