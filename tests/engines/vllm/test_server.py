@@ -176,6 +176,14 @@ def test_many_requests_of_many_kinds_at_once(server: Server) -> None:
     assert server.metric("num_preemptions_total") > before
 
 
+def _nested(depth: int) -> dict[str, Any]:
+    schema: dict[str, Any] = {}
+    for _ in range(depth):
+        schema = {"type": "object", "properties": {"a": schema}}
+    return schema
+
+
+TEXT_FORMAT = {"type": "json_schema", "name": "n"}
 REFUSED = [
     ({"structured_outputs": {"json": '{"type":'}}, "structured_outputs.json", "not valid JSON"),
     (
@@ -196,28 +204,108 @@ REFUSED = [
     ({"structured_outputs": {"json": SCHEMA}, "ignore_eos": True}, "ignore_eos", "leave it out"),
     ({"structured_outputs": {"json": SCHEMA}, "stop_token_ids": [100]}, "stop_token_ids", "ordinary text"),
     ({"structured_outputs": {"json": SCHEMA}, "max_tokens": 6}, "max_tokens", "takes"),
+    ({"structured_outputs": {"json": _nested(100)}}, "structured_outputs.json#/properties/a/properties/a", "$defs"),
+    ({"structured_outputs": {"json": SCHEMA}, "use_beam_search": True, "n": 2}, "use_beam_search", "leave it out"),
 ]
 
 
+@pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize(("fields", "param", "message"), REFUSED, ids=lambda each: str(each)[:40])
 def test_bad_input_is_refused_before_the_model_runs(
-    server: Server, fields: dict[str, Any], param: str, message: str
+    server: Server, fields: dict[str, Any], param: str, message: str, *, stream: bool
 ) -> None:
-    """HTTP 400 with the place and what to do."""
-    status, body = server.ask(**fields)
+    """HTTP 400 with the place and what to do, of streams too."""
+    status, body = server.ask(**fields, stream=stream)
     assert status == 400, body
     assert body["error"]["param"].startswith(param)
     assert message in body["error"]["message"]
 
 
-def test_deep_nesting_is_refused(server: Server) -> None:
-    """By vLLM itself."""
-    schema: dict[str, Any] = {}
-    for _ in range(100):
-        schema = {"type": "object", "properties": {"a": schema}}
+@pytest.mark.parametrize(
+    ("path", "fields"),
+    [
+        ("/v1/completions", {"prompt": "x", "structured_outputs": {"json": {"type": "strin"}}}),
+        ("/v1/responses", {"input": "x", "text": {"format": {**TEXT_FORMAT, "schema": {"type": "strin"}}}}),
+    ],
+)
+def test_streams_of_other_routes_are_refused_too(server: Server, path: str, fields: dict[str, Any]) -> None:
+    """Before they have a status."""
+    status, body = server.ask(path, **fields, stream=True)
+    assert status == 400, body
+    assert body["error"]["param"] == "structured_outputs.json#/type"
+
+
+def test_an_unknown_keyword_is_an_annotation(server: Server) -> None:
+    """As JSON Schema says; ``/structgen/check`` lists it."""
+    schema = {**SCHEMA, "requird": ["b"]}
     status, body = server.ask(structured_outputs={"json": schema})
-    assert status == 400
-    assert "nest" in body["error"]["message"]
+    assert status == 200
+    assert _is_valid(body["choices"][0]["message"]["content"])
+    _, body = server.ask("/structgen/check", structured_outputs={"json": schema})
+    assert {"keyword": "requird", "where": "#/requird", "status": "annotation"} in body["entries"]
+
+
+def _bad(at: int) -> dict[str, Any]:
+    """A request that is refused, each with another description."""
+    name = f"k{at}"
+    of = [
+        {"json": f'{{"type": "{name}'},
+        {"json": {"type": "object", "properties": {name: {"type": "strin"}}}},
+        {"json": {"type": "object", "properties": {name: {"enum": []}}, "required": [name]}},
+        {"regex": f"(a{{1000}}){{1000}}{name}(a{{500}}){{900}}"},
+        {"regex": f"{name}\x00"},
+        {"json": {**_nested(100), "title": name}},
+        {"grammar": f"start: {name}"},
+    ]
+    return {"structured_outputs": of[at % len(of)], "stream": at % 2 == 1}
+
+
+def test_refusals_disturb_no_other_request(server: Server) -> None:
+    """Fifteen requests go on while others are refused."""
+    with ThreadPoolExecutor(20) as pool:
+        good = [pool.submit(server.ask, structured_outputs={"json": SCHEMA}, max_tokens=150) for _ in range(15)]
+        bad = [pool.submit(server.ask, **_bad(at)) for at in range(70)]
+        assert {each.result()[0] for each in bad} == {400}
+    for each in good:
+        status, body = each.result()
+        assert status == 200, body
+        assert body["choices"][0]["finish_reason"] == "stop"
+        assert _is_valid(body["choices"][0]["message"]["content"])
+
+
+def test_refusals_leave_the_memory_as_it_was(server: Server) -> None:
+    """A thousand after the first hundreds, which fill caches that are bounded."""
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda at: server.ask(**_bad(at)), range(300)))
+        before = server.resident()
+        assert {status for status, _ in pool.map(lambda at: server.ask(**_bad(at)), range(300, 1300))} == {400}
+    assert server.resident() - before < 32 << 20
+
+
+def test_thoughts_of_a_real_parser_are_free(start: Callable[..., Server], thinking: str) -> None:
+    """With vLLM's parser of DeepSeek R1: the answer is constrained, and complete; streams have the same parts."""
+    import httpx
+
+    options = ("--structured-outputs-config.backend", "structgen", "--reasoning-parser", "deepseek_r1")
+    held = start(*options, of=thinking)
+    # The model of noise would think forever: the end of thoughts is made likely.  In the answer it is masked.
+    fields = {"structured_outputs": {"json": SCHEMA}, "logit_bias": {"5": 9.0}, "max_tokens": 400}
+    thoughts = set()
+    for _ in range(4):
+        status, body = held.ask(**fields)
+        assert status == 200, body
+        choice = body["choices"][0]
+        assert choice["finish_reason"] == "stop"
+        assert _is_valid(choice["message"]["content"])
+        thoughts.add(choice["message"]["reasoning"])
+    assert len(thoughts) > 1
+    asked = {"model": NAME, "messages": [{"role": "user", "content": "?"}], "stream": True, **fields}
+    text = ""
+    with httpx.stream("POST", f"{held.address}/v1/chat/completions", json=asked, timeout=600) as answer:
+        for line in answer.iter_lines():
+            if line.startswith("data: {"):
+                text += json.loads(line.removeprefix("data: "))["choices"][0]["delta"].get("content") or ""
+    assert _is_valid(text)
 
 
 def test_forced_text_takes_fewer_steps(drafting: Server) -> None:

@@ -49,7 +49,7 @@ def _classes() -> dict[str, dict[str, Any]]:  # noqa: C901  a list
         def __init__(self, described: Any = None, max_tokens: int = 50, **others: Any) -> None:
             self.structured_outputs, self.max_tokens = described, max_tokens
             self.min_tokens, self.ignore_eos = others.get("min_tokens", 0), others.get("ignore_eos", False)
-            self.all_stop_token_ids = {EOS}
+            self.all_stop_token_ids, self.stop_token_ids = {EOS}, None
 
         def _validate_structured_outputs(
             self, model_config: Any, structured_outputs_config: Any, tokenizer: Any
@@ -65,7 +65,8 @@ def _classes() -> dict[str, dict[str, Any]]:  # noqa: C901  a list
 
     class InputProcessor:
         def __init__(self, config: Any) -> None:
-            self.vllm_config = config
+            self.vllm_config, self.generation_config_fields = config, {"eos_token_id": EOS}
+            self.renderer = SimpleNamespace(get_eos_token_id=lambda: EOS)
 
         def get_tokenizer(self) -> Any:
             return VOCABULARY
@@ -113,8 +114,35 @@ def _classes() -> dict[str, dict[str, Any]]:  # noqa: C901  a list
 
         def reset(self) -> None: ...
 
+    class AsyncLLM:
+        def __init__(self, config: Any) -> None:
+            self.vllm_config, self.input_processor = config, InputProcessor(config)
+
+        async def generate(self, prompt: Any, sampling_params: Any, request_id: str) -> Any:
+            yield prompt
+
+    class OpenAIServingResponses:
+        async def _generate_with_builtin_tools(self, request_id: str, engine_input: Any, sampling_params: Any) -> Any:
+            yield engine_input
+
+    class Asked:
+        def __init__(self, described: Any = None) -> None:
+            self.described = described
+
+        def extract_structured_outputs(self) -> Any:
+            return self.described
+
+        def to_beam_search_params(self, max_tokens: int, default_sampling_params: Any) -> Any:
+            return max_tokens
+
+    class ChatCompletionRequest(Asked): ...
+
+    class CompletionRequest(Asked): ...
+
     def check_json_nesting(value: Any, *, structural_tag: bool = False) -> None:
-        """As in vLLM."""
+        """As in vLLM: nine levels."""
+        if len(str(value)) - len(str(value).lstrip("[")) > 9:
+            raise Refused("nested too deeply")
 
     return {
         "vllm": {"__version__": "0.0"},
@@ -126,6 +154,10 @@ def _classes() -> dict[str, dict[str, Any]]:  # noqa: C901  a list
             "StructuredOutputsParams": StructuredOutputsParams,
             "check_json_nesting": check_json_nesting,
         },
+        "vllm.v1.engine.async_llm": {"AsyncLLM": AsyncLLM},
+        "vllm.entrypoints.openai.responses.serving": {"OpenAIServingResponses": OpenAIServingResponses},
+        "vllm.entrypoints.openai.chat_completion.protocol": {"ChatCompletionRequest": ChatCompletionRequest},
+        "vllm.entrypoints.openai.completion.protocol": {"CompletionRequest": CompletionRequest},
         "vllm.v1.engine.input_processor": {"InputProcessor": InputProcessor},
         "vllm.v1.structured_output": {"StructuredOutputManager": StructuredOutputManager},
         "vllm.v1.structured_output.backend_types": {
@@ -220,6 +252,43 @@ def test_what_cannot_be_kept_is_refused_by_name(
     with pytest.raises(Refused) as caught:
         params._validate_structured_outputs(config.model_config, config.structured_outputs_config, VOCABULARY)
     assert caught.value.parameter == place
+
+
+def test_streams_are_refused_before_they_are_iterated(engine: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When the engine is called; of a prompt that is a text, only the description is looked at."""
+    monkeypatch.setattr(Backend, "load", classmethod(lambda cls, *_: cls(VOCABULARY)))
+    plugin.register()
+    config = engine.EngineArgs({"backend": "structgen"}).create_structured_outputs_config()
+    client = engine.AsyncLLM(_config(engine, config.backend))
+    prompt = {"type": "token", "prompt_token_ids": [1] * 31}
+    params = engine.SamplingParams(engine.StructuredOutputsParams(regex="[0-9]{9}"))
+    serving = engine.OpenAIServingResponses()
+    serving.engine_client = client
+    for ask in (
+        lambda: client.generate(prompt, params, "r"),
+        lambda: client.generate({"type": "enc_dec", "decoder_prompt": prompt}, sampling_params=params, request_id="r"),
+        lambda: serving._generate_with_builtin_tools(request_id="r", engine_input=prompt, sampling_params=params),
+    ):
+        with pytest.raises(Refused, match="takes 10 tokens"):
+            ask()
+    assert client.generate("text", params, "r") is not None
+    params.structured_outputs.regex, params.structured_outputs.json = None, "[" * 10 + "{}" + "]" * 10
+    with pytest.raises(Refused, match=r"in \$defs") as caught:
+        client.generate("text", params, "r")
+    assert caught.value.parameter == "structured_outputs.json#" + "/0" * 10
+    assert client.generate(prompt, engine.SamplingParams(), "r") is not None
+    other = engine.AsyncLLM(_config(engine, "xgrammar"))
+    assert other.generate(prompt, params, "r") is not None
+
+
+def test_beam_search_of_a_server_is_refused_beside_a_description(engine: SimpleNamespace) -> None:
+    """vLLM would leave the description out."""
+    plugin.register()
+    engine.EngineArgs({"backend": "structgen"}).create_structured_outputs_config()
+    for kind in (engine.ChatCompletionRequest, engine.CompletionRequest):
+        assert kind().to_beam_search_params(7, {}) == 7
+        with pytest.raises(Refused, match="does not constrain beam search"):
+            kind("described").to_beam_search_params(7, {})
 
 
 def test_other_backends_are_left_alone(engine: SimpleNamespace) -> None:
