@@ -8,11 +8,14 @@ VENV ?= .venv
 ASAN_VENV ?= .venv-asan
 TSAN_VENV ?= .venv-tsan
 WHEEL_VENV ?= build/wheel-venv
+WHEEL_TOOLS ?= build/wheel-tools
 CLIENTS_VENV ?= .venv-clients
 ENGINES_VENV ?= .venv-engines
 RAY_VENV ?= .venv-ray
 SGLANG_VENV ?= .venv-sglang
 MLX_VENV ?= .venv-mlx
+# Interpreters that `make wheel` builds for; none: those on the PATH.
+WHEEL_PYTHONS ?=
 PROMPT ?= Write the contact card of Ada Lovelace, a mathematician in London.
 PYTEST_ARGS ?= -n auto --dist worksteal
 # Hours of `make soak` and `make soak-server`, and seconds of `make fuzz` and of the long test of `make tsan`.
@@ -43,7 +46,7 @@ SOURCES := $(RECIPE) README.md LICENSE $(shell find structgen kernels/structgen_
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run install ready docs test test-all lint types unit nightly outcomes golden notebooks wheel-test clients engines engines-vllm engines-ray engines-sglang engines-mlx asan tsan fuzz soak soak-server bench instructions playground playground-test format clean
+.PHONY: help run install ready docs test test-all lint types unit nightly outcomes golden notebooks wheel wheel-test clients engines engines-vllm engines-ray engines-sglang engines-mlx asan tsan fuzz soak soak-server bench instructions playground playground-test format clean
 
 help:  ## list the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -86,6 +89,10 @@ golden: $(VENV)/stamp-test  ## write the records of signatures, help, error text
 
 notebooks: $(VENV)/stamp-test  ## run examples/notebooks and write their outputs into them
 	$(BIN)/python tests/support/notebooks/notebook_run.py
+
+# Elsewhere .github/workflows/wheels.yml builds them.
+wheel: $(WHEEL_TOOLS)/stamp  ## build the wheels of this machine in dist, check them, and use each where there is no compiler
+	$(WHEEL_TOOLS)/bin/python .ci/wheels.py $(WHEEL_PYTHONS)
 
 # The wheel is used outside the checkout, where nothing of the source tree can stand in for it.
 wheel-test: $(WHEEL_VENV)/stamp  ## build the wheel, install it alone and use it from another folder
@@ -175,6 +182,13 @@ $(TSAN_VENV)/pyvenv.cfg:
 
 $(WHEEL_VENV)/pyvenv.cfg:
 	$(call make_venv,$(WHEEL_VENV))
+
+$(WHEEL_TOOLS)/pyvenv.cfg:
+	$(call make_venv,$(WHEEL_TOOLS))
+
+$(WHEEL_TOOLS)/stamp: pyproject.toml constraints.txt | $(WHEEL_TOOLS)/pyvenv.cfg
+	@$(WHEEL_TOOLS)/bin/python -m pip install --quiet -c constraints.txt --group wheel >&2
+	@touch $@
 
 $(CLIENTS_VENV)/pyvenv.cfg:
 	$(call make_venv,$(CLIENTS_VENV))

@@ -3,12 +3,16 @@
 Usage: python -I .ci/wheel_smoke.py CHECKOUT
 """
 
+import hashlib
 import random
 import subprocess
 import sys
+import sysconfig
 import tempfile
-from importlib.metadata import metadata, version
+from importlib.metadata import metadata, requires, version
 from pathlib import Path
+
+import numpy as np
 
 import structgen as sg
 from structgen.models.diffusion import HashDiffusion
@@ -21,6 +25,46 @@ def expect(condition: bool, what: str) -> None:  # noqa: FBT001  a condition, as
         sys.exit(f"the wheel is broken: {what}")
 
 
+RECORD = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "maxLength": 12},
+        "tags": {"type": "array", "items": {"enum": ["red", "green", "blue"]}, "maxItems": 3, "uniqueItems": True},
+        "when": {"type": "string", "format": "date"},
+        "n": {"type": "integer", "minimum": -5, "maximum": 1200},
+    },
+    "required": ["name", "n"],
+}
+LIST = 'start: "[" (item ("," item)*)? "]"\nitem: /-?[0-9]+/ | start | "(" /[a-z]{1,8}/ ":" item ")"\n'
+WALKS = (
+    (
+        lambda: sg.json_schema(RECORD),
+        '{"name": "Ada é", "tags": ["red", "blue"], "when": "1815-12-10", "n": 36}',
+    ),
+    (lambda: sg.lark(LIST), "[1,(ab:[2,-3]),[[]]]"),
+    (lambda: sg.regex(r"(\w{1,30} ){2,9}(yes|no|true|null)"), "name été true null"),
+    (lambda: ~sg.regex(".*ab.{3}b.*") & sg.regex("[a-z ]{4,50}"), "xaab baname"),
+)
+MASKS = "8963cb3b5c5717a21ccb52eced4537638ea47b11aa922e3a73ec546ee38d97c5"
+
+
+def masks() -> str:
+    """A checksum of the masks along some texts, which is the same on every machine."""
+    texts = "".join(text for _, text in WALKS).encode()
+    parts = sorted({texts[at : at + size] for size in (2, 3, 5) for at in range(0, len(texts), size)})
+    vocabulary = sg.Vocabulary([b"", *(bytes([value]) for value in range(256)), *parts], eos=[0])
+    checksum, rows = hashlib.sha256(), np.zeros((2, (vocabulary.size + 31) // 32), dtype=np.int32)
+    for grammar, text in WALKS:
+        matcher = sg.compile(grammar(), vocabulary).matcher()
+        for token in vocabulary.tokenize(text.encode()):
+            matcher.fill_mask(rows)
+            matcher.fill_mask(rows, 1, budget=40)
+            checksum.update(rows.astype("<i4").tobytes())
+            expect(matcher.accept(token), f"{text!r} is refused")
+        checksum.update(repr((matcher.forced_tokens(), matcher.is_accepting)).encode())
+    return checksum.hexdigest()
+
+
 def main() -> None:
     """Check the installed package, its command and its data files."""
     checkout = Path(sys.argv[1]).resolve()
@@ -28,6 +72,11 @@ def main() -> None:
     expect(checkout / "structgen" != package, f"{package} is the source tree, not the wheel")
     expect(metadata("structgen-lm")["License-Expression"] == "Apache-2.0", "its licence is not stated")
     expect((package / "py.typed").is_file(), "py.typed is missing")
+    base = [each for each in requires("structgen-lm") or [] if "extra ==" not in each]
+    expect(not [each for each in base if each.startswith(("torch", "transformers"))], f"it needs {base}")
+    if sysconfig.get_config_var("Py_GIL_DISABLED"):
+        expect(not sys._is_gil_enabled(), "its engine brings the interpreter's lock back")  # type: ignore[attr-defined]
+    expect(masks() == MASKS, f"masks differ from those of other machines: {masks()}")
 
     vocabulary = sg.Vocabulary([b"", *(bytes([value]) for value in range(256)), b'": ', b'{"'], eos=[0])
     schema = {"type": "object", "properties": {"a": {"type": "integer"}}, "additionalProperties": False}
