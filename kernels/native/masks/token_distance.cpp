@@ -375,8 +375,8 @@ void Engine::fill_within(NodeId start, uint32_t* out, uint32_t budget, uint64_t 
     if (tail > budget || !machine_.is_sure(node, tail)) return false;
     const uint32_t limit = budget - tail;
     if (is_same) return tail == 0 ? fits(node) : within(node, limit, fuel, settled);
-    // In fewer tokens than the shortest completion there may be one that reads more of the class, of which less is left
-    // after a longer text.
+    // In fewer tokens than the shortest completion there may be one that reads more of the class, and a longer text
+    // leaves less of it.
     return (machine_[node].least == kNone ? plan(node) : machine_[node].sure) <= limit;
   });
 }

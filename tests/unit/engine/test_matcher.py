@@ -723,7 +723,7 @@ def test_a_mask_with_a_budget_keeps_the_output_completable(vocabulary: Vocabular
 def test_budget_masks_know_that_less_of_a_class_is_left_after_a_longer_token(parts: list[tuple[str, int, int]]) -> None:
     """The fewest tokens may read more of a class: ``aaaaaaaa`` completes a text after ``00a``, and not after ``00a0``.
 
-    They are counted over all members without the digits 1 to 9, of which no longer token has one.
+    They are counted over all members without the digits 1 to 9, since no longer token has one.
     """
     several = [b"00", b"0-0", b"0000", b"00a0", b"aaaaaaaa", b"aaa", b"aab", b"bb", b"ba", b"00aaaa", b"b-"]
     vocabulary = Vocabulary([*BYTES.tokens, *several], eos=[EOS])
