@@ -601,7 +601,7 @@ def test_rows_survive_an_interruption(person: str, tmp_path: Path) -> None:
     assert before.endswith(b"\n")
     written = [json.loads(line)["index"] for line in before.splitlines()]
     assert 0 < len(written) < 40
-    assert f"interrupted: {len(written)} of 40 lines are done".encode() in err
+    assert f"interrupted: 40 lines: {len(written)} done, 0 failed, {40 - len(written)} left".encode() in err
     command = [sys.executable, str(program), "0", *arguments, "--resume"]
     assert subprocess.run(command, check=False, capture_output=True).returncode == 0
     after = out.read_bytes()

@@ -73,7 +73,7 @@ def test_other_compilers_get_iso_code(name: str) -> None:
 
 def _error(program: str, folder: Path) -> str:
     """The last line that a program writes to stderr, which must be an ImportError."""
-    words = [sys.executable, "-I", "-c", program, str(folder)]
+    words = [sys.executable, "-I", "-S", "-c", program, str(folder)]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     last = done.stderr.strip().splitlines()[-1]
     assert last.startswith("ImportError: structgen: "), done.stderr

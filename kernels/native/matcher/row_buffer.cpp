@@ -79,7 +79,7 @@ void RowBuffer::fill_known(std::span<Matcher* const> matchers, std::vector<uint3
   std::shared_lock<TurnMutex> lock;
   const Engine* locked = nullptr;
   for (size_t begin = 0, end = 0; begin < matchers.size(); begin = end) {
-    for (size_t i = begin; i < std::min(begin + kAhead, matchers.size()); ++i) __builtin_prefetch(matchers[i]);
+    for (size_t i = begin; i < std::min(begin + kAhead, matchers.size()); ++i) prefetch(matchers[i]);
     Engine& engine = *engine_of(begin);
     while (end < matchers.size() && end < begin + kAhead && engine_of(end) == &engine) ++end;
     if (locked != &engine) {

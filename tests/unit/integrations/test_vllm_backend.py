@@ -291,7 +291,7 @@ def test_options_of_json_hold() -> None:
 def test_what_is_refused_is_named(described: dict[str, Any], place: str, message: str) -> None:
     """With the place in the request."""
     with pytest.raises(WireError) as caught:
-        _backend().check(_params(**described), {EOS}, None)
+        _backend().check(_params(**described), {EOS}, 1000)
     assert caught.value.place.startswith(place)
     assert message in str(caught.value)
 
