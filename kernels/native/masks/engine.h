@@ -282,7 +282,6 @@ class Engine : public std::enable_shared_from_this<Engine> {
   uint32_t frame_plan(FrameId frame);
   std::optional<uint32_t> spare_tokens(FrameId frame);
   uint32_t row_reach(TrieId trie, StateId state);
-  uint32_t byte_reach(NodeId node);
   struct Way {
     uint32_t tokens;  // fewest, proven
     NodeId next;      // after the first of them; kNone: there is none

@@ -195,9 +195,7 @@ Row Engine::plain_row(TrieId id, StateId state) {
     return made;
   }
   std::vector<uint32_t> exits = std::move(found.exits);
-  const uint32_t reach = found.reach;
   Row made = pack(std::move(found), nullptr);
-  made.reach = reach;
   if (!exits.empty()) made.exits = exit_list(std::move(exits));
   return made;
 }

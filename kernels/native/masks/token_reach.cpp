@@ -120,21 +120,9 @@ uint32_t Engine::reach(NodeId node) {
   return static_cast<uint32_t>(std::min<uint64_t>(farthest, kFar));
 }
 
-// The same in bytes, from what is known of the rows that the mask needs anyway; kNone where that is not enough.
-uint32_t Engine::byte_reach(NodeId node) {
-  uint64_t farthest = 0;
-  traverse(node, [&](TrieId trie, StateId state, FrameId frame) -> const Row& {
-    const Row& made = row(trie, state);
-    farthest = std::max<uint64_t>(farthest, made.reach == kNone ? kNone : uint64_t{made.reach} + machine_.frame(frame).distance);
-    return made;
-  });
-  return static_cast<uint32_t>(std::min<uint64_t>(farthest, kNone));
-}
-
 bool Engine::needs_budget(NodeId node, uint32_t budget) {
   if (budget == 0 || !keeps_budgets(node)) return true;
-  uint32_t missing = byte_reach(node);  // after the next token; a byte is a token
-  if (missing > budget - 1) missing = reach(node);
+  const uint32_t missing = reach(node);  // after the next token
   if (missing > budget - 1) return true;
   Plan& plan = plans_.at(node);
   plan.room = std::min(plan.room, missing + 1);
