@@ -748,6 +748,28 @@ def test_budget_masks_know_that_less_of_a_class_is_left_after_a_longer_token(par
             assert _within(matcher, budget) & spelled.keys() == fitting, (prefix, budget)
 
 
+@pytest.mark.parametrize("pattern", ["([A-Z][a-z]+ ){1,3}", "([A-Z][a-z]+ ){2}x", "[a-z]{3,20}(-[a-z]+){0,2};"])
+def test_masks_that_need_no_budget_are_those_within_it(pattern: str) -> None:
+    """Also in states whose rows are made from those of others, which takes a vocabulary of many words."""
+    rng = random.Random(7)
+    letters = "abcdefghijklmnopqrstuvwxyz"
+    words = sorted({"".join(rng.choices(letters, k=rng.randint(2, 9))) for _ in range(3_000)})
+    titles = [*(" " + word.title() for word in words[:800]), *(word.title() for word in words[800:1_200])]
+    vocabulary = Vocabulary([*BYTES.tokens, *(text.encode() for text in [*words, *titles])], eos=[EOS])
+    constraint = compile(regex(pattern), vocabulary)
+    free, within = empty_masks(vocabulary), empty_masks(vocabulary)
+    for _ in range(10):
+        matcher = constraint.matcher()
+        for _ in range(12):
+            matcher.fill_mask(free)
+            for budget in range(1, 5):
+                matcher.fill_mask_within(within, 0, budget)
+                assert matcher.needs_budget_mask(budget) or np.array_equal(free, within)
+            matcher.accept(rng.choice(allowed_ids(free[0]).tolist()))
+            if matcher.is_terminated:
+                break
+
+
 def test_a_budget_of_nothing_allows_the_end_alone() -> None:
     """With no token left only EOS is allowed, where the grammar allows it; a terminated matcher allows nothing."""
     matcher = compile(repeat("a", 0, 3), BYTES).matcher()
