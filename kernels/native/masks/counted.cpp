@@ -103,10 +103,13 @@ Engine::CountTable& Engine::count_table(StateId star) {
       here.count += begins;
       if (!is_leaf) {
         const NodeId node = machine_.step(above.at.node, byte);
+        made->missing = std::max(made->missing, machine_[node].distance);
         here.at = {node, here.at.closed, machine_[node].accepting, machine_[node].only_accepting};
         here.number = number_of(node, here.at.closed);
         if (above.number != kUnknown && here.number != kUnknown)
           edges[size_t{above.number} * 256 + byte] = static_cast<uint16_t>(here.number | (begins ? kBegins : 0));
+      } else {
+        made->missing = std::max(made->missing, distance_after({kNone, above.at.node}, byte));
       }
     }
     if (!is_within) made->put(here.at.closed ? made->closing : made->inside, here.count, walked.tokens_at(position));
@@ -138,13 +141,25 @@ ByteSet Engine::closing_bytes(StateId star) {
   return machine_[machine_.start(tail)].live;
 }
 
-const Row& Engine::counted_row(const Counted& bounds) {
+const Row& Engine::counted_row(StateId state, const Counted& bounds) {
+  constexpr Distance kLongest = 12;  // bytes of a character, as two escapes in JSON
   CountTable& table = count_table(bounds.star);
+  // Within the class at most so much is missing as before the token, and the rest of a character.
+  const Distance missing = std::max(table.missing, add(machine_.automaton()[state].distance, kLongest));
+  const Row& shared = counted_row(table, bounds, missing);
+  if (shared.missing == missing) return shared;
+  Row made = shared;
+  made.missing = missing;
+  return own(std::move(made));
+}
+
+const Row& Engine::counted_row(CountTable& table, const Counted& bounds, Distance missing) {
   const uint32_t min = std::min(bounds.min, table.max_closing() + 1);
   const uint32_t max = std::min(bounds.max, table.max());
   auto& held = table.rows[{min, max}];
   if (held) return *held;
   Row made;
+  made.missing = missing;
   std::vector<uint32_t> exits, added, removed;
   const auto append = [](std::vector<uint32_t>& to, const std::vector<uint32_t>& from) {
     to.insert(to.end(), from.begin(), from.end());

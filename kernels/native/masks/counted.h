@@ -19,6 +19,7 @@ struct Engine::CountTable {
   Lists within;           // tokens of those characters
   Lists inside, closing;  // other tokens
   Lists exits;            // nodes of the vocabulary's trie where T may end within a token
+  Distance missing = 0;   // bytes that complete the text after any token that leaves the class, at most
   std::map<uint32_t, std::shared_ptr<const Words>> masks;  // by maximum, with minimum 0
   std::map<std::pair<uint32_t, uint32_t>, const Row*> rows;
 

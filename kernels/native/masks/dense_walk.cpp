@@ -150,8 +150,8 @@ void Engine::DenseWalk::run(uint32_t top, Spot from) {
   const Number start = number_of(from);
   if (start == kUnnumbered) return engine_.walk_levels(trie_, top, from, found_);
   if (!(flags_[start] & kEntered)) {
-    // A loop leads back here, after some text, where the automaton may end.
-    flags_[start] = static_cast<uint8_t>(kMet | kEntered | (engine_.accepting(from) ? kEnds : 0));
+    // A loop may lead back here, after some text, where the automaton may end; only then its distance counts.
+    flags_[start] = static_cast<uint8_t>(kEntered | (engine_.accepting(from) ? kEnds : 0));
     add_edges(start);
   }
   path_[trie_.depth[top]] = start;

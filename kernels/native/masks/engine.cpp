@@ -87,10 +87,19 @@ void Engine::fill(NodeId node, uint32_t* words, uint64_t fuel) {
     fill_completable(node, words, fuel);
     return;
   }
+  make_plan(node);
+  write(plans_[node], words);
+}
+
+void Engine::make_plan(NodeId node) {
+  if (find_plan(node)) return;
   std::vector<const Row*> rows;
-  traverse(node, [&](TrieId trie, StateId state, FrameId) -> const Row& {
+  uint64_t missing = 0;  // bytes, each a token, that complete the text after any of the mask's tokens
+  traverse(node, [&](TrieId trie, StateId state, FrameId frame) -> const Row& {
     const Row& made = row(trie, state);
-    if (!made.empty()) rows.push_back(&made);
+    if (made.empty()) return made;
+    rows.push_back(&made);
+    missing = std::max<uint64_t>(missing, add(made.missing, machine_.frame(frame).distance));
     return made;
   });
   std::sort(rows.begin(), rows.end());
@@ -99,9 +108,9 @@ void Engine::fill(NodeId node, uint32_t* words, uint64_t fuel) {
   Plan& plan = plans_.at(node);
   plan.begin = static_cast<uint32_t>(plan_rows_.size());
   plan.count = static_cast<uint32_t>(rows.size());
+  if (missing < kFar) plan.room = static_cast<uint32_t>(missing) + 1;
   for (const Row* held : rows) plan_rows_.push_back(held);
   cache_bytes_ += sizeof(Plan) + rows.size() * sizeof(rows[0]);
-  write(plans_[node], words);
 }
 
 void Engine::trim(size_t maximum) {

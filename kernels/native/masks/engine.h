@@ -123,8 +123,11 @@ class Engine : public std::enable_shared_from_this<Engine> {
  private:
   template <class Visit>
   void traverse(NodeId node, Visit&& visit);
+  // Makes the plan of a node that keeps its budgets, if there is none.
+  void make_plan(NodeId node);
   NodeId read_token(NodeId node, uint32_t token);
   bool same_symbols(StateId one, StateId other);
+  Distance missing_after_symbols(StateId state);
   static uint64_t row_key(TrieId trie, StateId state) { return uint64_t{trie} << 32 | state; }
 
   // Rows (rows.cpp, walk.cpp).  A row of the vocabulary's trie leaves out the rules that its state calls before it has consumed
@@ -208,7 +211,8 @@ class Engine : public std::enable_shared_from_this<Engine> {
   std::optional<Counted> counted(StateId state);
   CountTable& count_table(StateId star);
   ByteSet closing_bytes(StateId star);
-  const Row& counted_row(const Counted& bounds);
+  const Row& counted_row(StateId state, const Counted& bounds);
+  const Row& counted_row(CountTable& table, const Counted& bounds, Distance missing);
 
   // `attempt` with small limits on work and on deciding whether terms are empty; a default value where they are not
   // enough.  What only saves work may not fail, nor take long.

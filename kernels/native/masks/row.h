@@ -24,8 +24,10 @@ struct Row {
   // The row leaves out the tokens that go on, for the rules have rows that many callers share.
   std::span<const std::pair<uint32_t, uint32_t>> onward;
 
-  // After any text that begins one of the tokens, so many bytes complete the state's own automaton; kNone: unknown.
+  // After any text that begins one of the tokens, so many bytes complete the state's own automaton, at most; kNone: unknown.
   uint32_t reach = kNone;
+  // The same after any of the tokens that the row has.
+  uint32_t missing = kNone;
 
   bool empty() const { return !mask && added.empty(); }
   size_t bytes() const { return sizeof(Row) + (added.size() + removed.size() + 2 * onward.size()) * 4; }

@@ -42,7 +42,7 @@ const Row& Engine::own(Row&& made) {
 const Row& Engine::row(TrieId trie, StateId state) {
   if (const Row* found = find_row(trie, state)) return *found;
   if (trie != kVocabularyTrie) return keep(trie, state, own(plain_row(trie, state)));
-  if (const auto bounds = counted(state)) return keep(trie, state, counted_row(*bounds));
+  if (const auto bounds = counted(state)) return keep(trie, state, counted_row(state, *bounds));
   std::vector<Near> chain(1);  // each with the one before it
   chain[0].state = state;
   while (chain.size() < kLongestChain) {
@@ -66,6 +66,13 @@ bool Engine::same_symbols(StateId one, StateId other) {
   const auto& second = machine_.automaton().expanded(other).specials;
   const auto equal = [](const auto& a, const auto& b) { return a.first == b.first; };
   return std::equal(first.begin(), first.end(), second.begin(), second.end(), equal);
+}
+
+// How many bytes are missing after any token as a symbol, at most.
+Distance Engine::missing_after_symbols(StateId state) {
+  Distance most = 0;
+  for (const auto& [symbol, after] : machine_.automaton().expanded(state).specials) most = std::max(most, machine_.automaton()[after].distance);
+  return most;
 }
 
 // Whether the state is within a JSON string, whichever way it was read.
@@ -182,12 +189,14 @@ Row Engine::plain_row(TrieId id, StateId state) {
     }
   }
   if (id == kVocabularyTrie) {
+    const uint32_t reach = found.reach;
+    const bool is_whole = own.specials.empty() && onward.empty();
     for (const auto& [symbol, after] : own.specials)
       machine_.automaton().terms().for_each_token(symbol, [&](uint32_t token) { found.tokens.push_back(token); });
     std::vector<uint32_t> exits = std::move(found.exits);
-    const uint32_t reach = own.specials.empty() && onward.empty() ? found.reach : kNone;
     Row made = pack(std::move(found), nullptr);
-    made.reach = reach;
+    made.reach = is_whole ? reach : kNone;
+    made.missing = std::max(reach, missing_after_symbols(state));
     made.exits = exit_list(std::move(exits));
     std::vector<std::pair<TrieId, StateId>> left;
     for (const auto& [after, positions] : onward) left.emplace_back(residual(kVocabularyTrie, exit_list(positions), kEveryGroup), after);
@@ -195,7 +204,9 @@ Row Engine::plain_row(TrieId id, StateId state) {
     return made;
   }
   std::vector<uint32_t> exits = std::move(found.exits);
+  const uint32_t missing = found.reach;
   Row made = pack(std::move(found), nullptr);
+  made.missing = missing;
   if (!exits.empty()) made.exits = exit_list(std::move(exits));
   return made;
 }
@@ -212,6 +223,7 @@ Row Engine::class_row(StateId state, const TriePart& beyond) {
   const uint32_t reach = std::max(found.reach, absorbed.distance);
   Row made = pack(std::move(found), class_mask(absorbed.groups));
   made.reach = reach;
+  made.missing = std::max(reach, missing_after_symbols(state));
   made.exits = exit_list(std::move(exits));
   return made;
 }
@@ -236,6 +248,7 @@ std::optional<Row> Engine::near_row(StateId state, const Near& near) {
   fewer.list();
   Row made;
   made.reach = base.reach == kNone ? kNone : std::max({base.reach, more.reach, fewer.reach});
+  made.missing = std::max(made.reach, missing_after_symbols(state));
   if (base.added.size() + base.removed.size() + more.tokens.size() + fewer.tokens.size() > words() / 2) {  // a mask of its own is smaller
     auto mask = std::make_shared<Words>(words());
     base.write(mask->data(), words());

@@ -122,11 +122,12 @@ uint32_t Engine::reach(NodeId node) {
 
 bool Engine::needs_budget(NodeId node, uint32_t budget) {
   if (budget == 0 || !keeps_budgets(node)) return true;
-  const uint32_t missing = reach(node);  // after the next token
-  if (missing > budget - 1) return true;
+  make_plan(node);
+  if (plans_[node].room <= budget) return false;
+  const uint32_t room = reach(node) + 1;
   Plan& plan = plans_.at(node);
-  plan.room = std::min(plan.room, missing + 1);
-  return false;
+  plan.room = std::min(plan.room, room);
+  return plan.room > budget;
 }
 
 }  // namespace structgen

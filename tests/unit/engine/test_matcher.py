@@ -748,21 +748,32 @@ def test_budget_masks_know_that_less_of_a_class_is_left_after_a_longer_token(par
             assert _within(matcher, budget) & spelled.keys() == fitting, (prefix, budget)
 
 
-@pytest.mark.parametrize("pattern", ["([A-Z][a-z]+ ){1,3}", "([A-Z][a-z]+ ){2}x", "[a-z]{3,20}(-[a-z]+){0,2};"])
-def test_masks_that_need_no_budget_are_those_within_it(pattern: str) -> None:
+@pytest.mark.parametrize(
+    "grammar",
+    [
+        regex("([A-Z][a-z]+ ){1,3}"),
+        regex("([A-Z][a-z]+ ){2}x"),
+        regex("[a-z]{3,20}(-[a-z]+){0,2};"),
+        regex("[a-z ]{9}(end|[A-Z][a-z]{4,9})"),
+        json_schema({"type": "string", "minLength": 4, "maxLength": 30}),
+        json_schema({"type": "string", "pattern": "^[a-z]{2,}( [A-Z]|x{3})", "maxLength": 12}),
+        json_schema({"additionalProperties": {"type": "string", "pattern": "^[^x]{3,40}$"}, "minProperties": 1}),
+    ],
+)
+def test_masks_that_need_no_budget_are_those_within_it(grammar: Grammar) -> None:
     """Also in states whose rows are made from those of others, which takes a vocabulary of many words."""
     rng = random.Random(7)
     letters = "abcdefghijklmnopqrstuvwxyz"
     words = sorted({"".join(rng.choices(letters, k=rng.randint(2, 9))) for _ in range(3_000)})
     titles = [*(" " + word.title() for word in words[:800]), *(word.title() for word in words[800:1_200])]
     vocabulary = Vocabulary([*BYTES.tokens, *(text.encode() for text in [*words, *titles])], eos=[EOS])
-    constraint = compile(regex(pattern), vocabulary)
+    constraint = compile(grammar, vocabulary)
     free, within = empty_masks(vocabulary), empty_masks(vocabulary)
     for _ in range(10):
         matcher = constraint.matcher()
         for _ in range(12):
             matcher.fill_mask(free)
-            for budget in range(1, 5):
+            for budget in (1, 2, 3, 4, 8, 13):
                 matcher.fill_mask_within(within, 0, budget)
                 assert matcher.needs_budget_mask(budget) or np.array_equal(free, within)
             matcher.accept(rng.choice(allowed_ids(free[0]).tolist()))
