@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Protocol, final
+from typing import Final, Protocol, final
 
 from structgen.grammar.nodes.base import Grammar, assign_field, checked_term, set_fields
 
@@ -70,6 +71,11 @@ class Deferred(Protocol):
         """Its description."""
 
 
+_first: Final = threading.Lock()
+"""Of threads that make the term of one node at the same time, the first one's stays: the engine does not hold the parts
+of a node that it reads (``flattening.h``)."""
+
+
 @final
 class Described(Grammar):
     """``item`` with a :class:`Description`; the language is that of ``item``.
@@ -107,8 +113,12 @@ class Described(Grammar):
         """The term."""
         item = self._item
         if item is None:
-            item = checked_term(self._source.item(), "Described")
-            assign_field(self, "_item", item)
+            made = checked_term(self._source.item(), "Described")
+            with _first:
+                item = self._item
+                if item is None:
+                    item = made
+                    assign_field(self, "_item", item)
         return item
 
     @property
