@@ -284,9 +284,11 @@ class _Engines(Share):
         """Let new constraints use another engine."""
         with self.lock:
             engine.checked_to = -1
-            for vocabulary in [each for each, held in self._of.items() if held is engine]:
-                del self._of[vocabulary]
-            users = [user for each in engine.vocabularies if (user := each()) is not None and user.engine is engine]
+            alive = [user for each in engine.vocabularies if (user := each()) is not None]
+            for user in alive:  # no walk through `_of`, from which other threads drop what has died
+                if self._of.get(user) is engine:
+                    del self._of[user]
+            users = [user for user in alive if user.engine is engine]
             for user in users:
                 user.engine = None
         for user in users:
