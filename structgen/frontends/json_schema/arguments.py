@@ -56,7 +56,8 @@ def arguments_term(
 
         planner = argument_planner(notation)
         with counted(setting.limits):
-            grammar = planned_grammar(document, setting, None, None, python_type, planner=planner)
+            source = document if content is None else content
+            grammar = planned_grammar(source, setting, None, None, python_type, planner=planner)
         size = 0 if content is None else memory_of(grammar)
     if content is not None:
         KNOWN.put(key, grammar, known_size(content) + size)

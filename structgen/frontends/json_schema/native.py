@@ -19,7 +19,7 @@ from structgen.frontends.json_schema.normal.schema_reader import reader_of
 from structgen.frontends.json_schema.setting import Setting
 from structgen.frontends.json_schema.source.dialect import UNDECLARED, standard_dialect
 from structgen.frontends.json_schema.source.document import NO_FORMATS
-from structgen.frontends.json_schema.source.json_value import SchemaDump, content_of
+from structgen.frontends.json_schema.source.json_value import SchemaDump, content_of, given
 from structgen.frontends.json_schema.term import ANY_STRING
 from structgen.grammar.limits import counted
 from structgen.grammar.nodes import Grammar
@@ -108,7 +108,8 @@ def simple_grammar(
     text = content
     if not isinstance(text, str):
         max_bytes = limits.source_bytes if text is None else _MAX_TEXT_RATIO * len(text)
-        text = _native.json_text(schema, limits.nesting, max_bytes)
+        # From the content: the schema may have changed since, and what is made is kept under the content.
+        text = _native.json_text(schema if content is None else given(content), limits.nesting, max_bytes)
     if text is None:
         return None
     if len(text) < _FEW_CHARACTERS:

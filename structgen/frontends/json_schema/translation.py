@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import hashlib
 import json
-import marshal
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -27,7 +26,14 @@ from structgen.frontends.json_schema.report import LazyDescription, describe, wi
 from structgen.frontends.json_schema.setting import Setting
 from structgen.frontends.json_schema.source.dialect import Dialect, dialect_named
 from structgen.frontends.json_schema.source.document import Documents, SchemaRegistry
-from structgen.frontends.json_schema.source.json_value import SUBJECT, SchemaDump, parse_json, schema_text
+from structgen.frontends.json_schema.source.json_value import (
+    SUBJECT,
+    SchemaDump,
+    given,
+    parse_json,
+    schema_text,
+    unshared,
+)
 from structgen.frontends.json_schema.source.location import escaped, shown
 from structgen.frontends.json_schema.source.reference import References, ScopesNeeded
 from structgen.grammar.flattening import flatten
@@ -107,7 +113,7 @@ def alone(schema: object, setting: Setting) -> object:
     """The schema as it was given; ``None`` if it also depends on formats of the caller."""
     if setting.formats:
         return None
-    return marshal.loads(schema) if isinstance(schema, SchemaDump) else schema
+    return given(schema) if isinstance(schema, SchemaDump) else schema
 
 
 def _grammar(
@@ -143,8 +149,8 @@ def _grammar(
         left_open = references.originals(with_copies(nameless, copies))
         return describe(sources, references.originals(with_copies(reached, copies)), by_keyword, left_open)
 
-    given = None if documents.loaded else alone(schema, setting)
-    return Described(term, LazyDescription(entries, setting.policy, dialect, python_type, given))
+    whole = None if documents.loaded else alone(schema, setting)
+    return Described(term, LazyDescription(entries, setting.policy, dialect, python_type, whole))
 
 
 @contextmanager
@@ -190,9 +196,11 @@ that they are counted once; that they are thawed later is not noticed."""
 def _document(schema: object, limits: Limits) -> Json:
     """The schema as a JSON value."""
     if isinstance(schema, SchemaDump):
-        schema = marshal.loads(schema)
+        schema = given(schema)
     elif isinstance(schema, (str, bytes, bytearray)):
         schema = parse_json(schema_text(schema, limits), SUBJECT, limits)
+    elif isinstance(schema, dict):
+        schema = unshared(schema)
     if not isinstance(schema, (dict, bool)):
         raise GrammarError(f"{SUBJECT} #", "a schema must be an object or a boolean", evidence=f"found {shown(schema)}")
     return schema

@@ -10,14 +10,20 @@ Source: xgrammar 0.2.8, ``docs/structural_tag/structural_tag.md``, ``cpp/structu
 from __future__ import annotations
 
 import json
-import marshal
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
 from structgen.errors import ArgumentError, found
 from structgen.frontends.json_schema import JsonPolicy
-from structgen.frontends.json_schema.source.json_value import SchemaDump, parse_json, schema_text
+from structgen.frontends.json_schema.source.json_value import (
+    SchemaDump,
+    dump_of,
+    given,
+    parse_json,
+    schema_text,
+    unshared,
+)
 from structgen.frontends.structural_tag.place import SCHEMAS, SUBJECT
 from structgen.frontends.structural_tag.reader import Note, read
 from structgen.grammar.limits import Limits, counted
@@ -66,7 +72,7 @@ def structural_tag(
         text = schema_text(tag, limits)
         content = text.encode("utf-8", "surrogatepass")
     elif isinstance(tag, dict):
-        text, content = "", _dump(tag)
+        text, content = "", dump_of(tag)
     else:
         raise ArgumentError(
             "structural_tag",
@@ -80,9 +86,12 @@ def structural_tag(
     if grammar is None:
         # The formats and schemas bound their nesting themselves.
         unbounded = replace(limits, nesting=limits.source_bytes)
-        given = tag if isinstance(tag, dict) else parse_json(text, SUBJECT, unbounded, kept=SCHEMAS)
+        if isinstance(content, SchemaDump):  # the dictionary may have changed since
+            source = given(content)
+        else:
+            source = unshared(tag) if isinstance(tag, dict) else parse_json(text, SUBJECT, unbounded, kept=SCHEMAS)
         with counted(limits):
-            term, notes, least_bytes = read(given, chosen, limits)
+            term, notes, least_bytes = read(source, chosen, limits)
         grammar = Described(term, TagDescription(notes, content), least_bytes)
         if content is not None:
             _grammar_cache.put(key, grammar, _ENTRY_BYTES + _BYTES_PER_BYTE * len(content))
@@ -121,17 +130,10 @@ class TagDescription(Description):
         """The tag as JSON text."""
         if isinstance(self.kept, SchemaDump):
             try:
-                return json.dumps(marshal.loads(self.kept), ensure_ascii=False, indent=2)
+                return json.dumps(given(self.kept), ensure_ascii=False, indent=2)
             except TypeError:  # a value that JSON does not have
                 return None
         return None if self.kept is None else self.kept.decode()
 
     def __reduce__(self) -> tuple[object, ...]:
         return TagDescription, (self._notes, self.kept)
-
-
-def _dump(tag: dict[str, Any]) -> bytes | None:
-    try:
-        return SchemaDump(marshal.dumps(tag))  # the dictionary may change later
-    except ValueError:  # it holds objects of other classes, or is nested very deeply
-        return None

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from structgen.errors import GrammarError
 from structgen.frontends.json_schema.source.dialect import Dialect, dialect_named, dialect_of, identity
-from structgen.frontends.json_schema.source.json_value import parse_json
+from structgen.frontends.json_schema.source.json_value import parse_json, unshared
 from structgen.frontends.json_schema.source.location import (
     Resource,
     absolute_uri,
@@ -105,7 +105,7 @@ class SchemaRegistry:
             raise GrammarError(
                 f"json schema {uri}#", "a schema must be an object or a boolean", evidence=f"found {shown(value)}"
             )
-        return value, draft
+        return unshared(value), draft
 
 
 def _draft_of(resource: Any) -> str | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import marshal
 import re
+import sys
 from dataclasses import dataclass
 from decimal import Decimal, DecimalException
 from math import isfinite
@@ -33,9 +34,13 @@ __all__ = [
     "SchemaDump",
     "SchemaText",
     "content_of",
+    "copied",
+    "dump_of",
+    "given",
     "parse_json",
     "schema_text",
     "type_of",
+    "unshared",
     "value_key",
 ]
 
@@ -353,17 +358,59 @@ class SchemaDump(bytes):
 def content_of(schema: object, limits: Limits) -> str | SchemaDump | None:
     """What equal schemas share: their text, or a dump of a dictionary; ``None`` for other values.
 
-    A dictionary is dumped because it may change later, and the grammar's description is read from the dump on demand.
+    A dictionary is dumped because it may change later, and all that is made of it is read from the dump.
     Equal dumps have equal contents; the converse need not hold, because parts that are one object are dumped once.
     """
     if isinstance(schema, (str, bytes, bytearray)):
         return schema_text(schema, limits)
-    if isinstance(schema, dict):
-        try:
-            return SchemaDump(marshal.dumps(schema))
-        except ValueError:  # decimals, objects of other classes, or very deep nesting
-            return None
-    return None
+    return dump_of(schema) if isinstance(schema, dict) else None
+
+
+def dump_of(value: dict[str, Json]) -> SchemaDump | None:
+    """The dump of a dictionary; ``None`` if it holds decimals or objects of other classes, or is nested very deeply."""
+    try:
+        return SchemaDump(marshal.dumps(unshared(value)))
+    except ValueError:
+        return None
+
+
+def given(content: str | SchemaDump) -> Json:
+    """The dictionary that was dumped, or the text."""
+    return marshal.loads(content) if isinstance(content, SchemaDump) else content
+
+
+_THREADS_RUN_AT_ONCE: Final = not getattr(sys, "_is_gil_enabled", lambda: True)()
+
+
+def unshared(value: Json) -> Json:
+    """A value that no other thread changes while C code walks through it: a copy, where the interpreter has no lock.
+
+    ``marshal`` and ``pickle`` hold nothing of a container that they walk through, and end the process where another
+    thread changes it (https://github.com/python/cpython/issues/157108).
+    """
+    return copied(value) if _THREADS_RUN_AT_ONCE else value
+
+
+def copied(value: Json) -> Json:
+    """A copy of a JSON value with all its parts; each dictionary and list is that of one moment.
+
+    Parts that are one object stay one; a tuple becomes a list, and an object of a subclass a plain one.
+
+    Complexity: linear in the size of the value; without recursion.
+    """
+    root = [value]
+    copies: dict[int, tuple[Json, Json]] = {}  # with what was copied, so that its id stays taken
+    unfinished: list[Json] = [root]
+    while unfinished:
+        container = unfinished.pop()
+        for key, part in list(container.items() if isinstance(container, dict) else enumerate(container)):
+            if not isinstance(part, (dict, list, tuple)):
+                continue
+            if id(part) not in copies:
+                copies[id(part)] = part, dict(part) if isinstance(part, dict) else list(part)
+                unfinished.append(copies[id(part)][1])
+            container[key] = copies[id(part)][1]
+    return root[0]
 
 
 def schema_text(source: str | bytes | bytearray, limits: Limits) -> str:
