@@ -126,7 +126,7 @@ asan: $(ASAN_VENV)/stamp $(VENV)/stamp-test  ## run the engine's tests under the
 	$(ASAN_VENV)/bin/python -m pytest -q -m "not nightly and not exhaustive and not model" -p no:cacheprovider tests/unit/engine --ignore tests/unit/engine/tokenizers $(NATIVE_TESTS) $(PYTEST_ARGS)
 
 # Addresses are not randomised, since the sanitizer needs room at fixed places.  A report fails the run at its end.
-tsan: $(TSAN_VENV)/stamp $(VENV)/stamp-test  ## run threads that compile and fill over one vocabulary under the thread sanitizer, for T seconds
+tsan: $(TSAN_VENV)/stamp $(VENV)/stamp-test  ## run threads that read, compile, fill and generate over one vocabulary under the thread sanitizer, for T seconds
 	STRUCTGEN_THREADS_S=$(T) TSAN_OPTIONS=halt_on_error=0:second_deadlock_stack=1 \
 	LD_PRELOAD="$$($(CXX) -print-file-name=libtsan.so) $$($(CXX) -print-file-name=libstdc++.so)" \
 	setarch -R $(TSAN_VENV)/bin/python -m pytest -q -s -p no:cacheprovider tests/unit/engine/test_threads.py
