@@ -90,6 +90,20 @@ def test_a_broken_import_is_reported(report: Callable[..., Report], probe: str, 
     assert broken["remedy"].startswith("pip install")
 
 
+def test_a_slow_import_is_not_broken(report: Callable[..., Report], monkeypatch: pytest.MonkeyPatch) -> None:
+    """What takes too long to import, on a busy machine for instance, is told without the probe's source."""
+
+    def too_slow(command: list[str], *, timeout: int, **_: Any) -> None:
+        raise subprocess.TimeoutExpired(command, timeout)
+
+    monkeypatch.setattr(doctor_module.subprocess, "run", too_slow)
+    status, found = report()
+    told = found["models on this machine", "import of torch"]
+    assert (status, told["status"]) == (0, "note")
+    assert told["value"] == "not done after 120 s, so it is not known whether it works"
+    assert not any(each["status"] == "broken" for each in found.values())
+
+
 def test_a_broken_package_of_the_base_fails(report: Callable[..., Report]) -> None:
     """The base does not work without numpy."""
     status, found = report("""print('{"numpy": {"error": "ImportError: no BLAS"}}')""")
