@@ -9,6 +9,8 @@ import base64
 import json
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
+from itertools import chain
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, get_args
 from urllib.parse import urlencode
@@ -18,6 +20,7 @@ import click
 from structgen.cli.command import Command, complete_descriptions, complete_files, complete_models, output_options
 from structgen.cli.grammar_source import (
     STANDARD_INPUT,
+    GrammarSource,
     SourceOptions,
     SourceRefused,
     compile_source,
@@ -27,7 +30,7 @@ from structgen.cli.grammar_source import (
     unreadable,
 )
 from structgen.cli.terminal import DONE, FAILED, say
-from structgen.errors import GrammarError, error_values
+from structgen.errors import GrammarError, StructgenError, error_values
 
 if TYPE_CHECKING:
     from structgen.engine import Vocabulary
@@ -296,7 +299,9 @@ def match(paths: tuple[str, ...], source: SourceOptions, *, exact: bool, as_json
     read = read_source(path, source)
     matcher = compile_source(read).matcher()
     label = "standard input" if document == STANDARD_INPUT else str(document)
-    departure = find_departure(matcher, _chunks(str(document), label), exact=exact, is_json=read.is_json)
+    chunks = _chunks(str(document), label)
+    first = next(chunks, b"")
+    departure = find_departure(matcher, chain((first,), chunks), exact=exact, is_json=read.is_json)
     if as_json:
         answer = {"match": departure is None} | ({} if departure is None else departure.to_json())
         click.echo(json.dumps(answer, ensure_ascii=False))
@@ -305,7 +310,26 @@ def match(paths: tuple[str, ...], source: SourceOptions, *, exact: bool, as_json
     else:
         click.echo(f"{label}:{departure.line}:{departure.column}: invalid at byte {departure.offset}")
         click.echo(f"{departure.picture}\n{departure}")
+    if departure is not None and len(first) < _CHUNK_BYTES and _matches_in_any_order(read, first, exact=exact):
+        say(
+            "note", "it is valid but for the order of its members, which the schema declares otherwise; see --order any"
+        )
     return DONE if departure is None else FAILED
+
+
+def _matches_in_any_order(read: GrammarSource, document: bytes, *, exact: bool) -> bool:
+    """Whether a document that is invalid would be valid with its members in the order of the schema."""
+    from structgen.engine.analysis.departure import find_departure
+    from structgen.frontends.json_schema import json_schema
+
+    if read.policy is None or read.policy.order != "declared":
+        return False
+    try:
+        grammar = json_schema(read.text, policy=replace(read.policy, order="any"))
+        matcher = compile_source(replace(read, grammar=grammar)).matcher()
+        return find_departure(matcher, (document,), exact=exact) is None
+    except (StructgenError, SourceRefused):  # too large in any order: not known
+        return False
 
 
 def _chunks(path: str, label: str) -> Iterator[bytes]:

@@ -141,8 +141,12 @@ def test_order(structgen: Command, model: Callable[..., None], person: str, tmp_
     assert structgen("run", person, *compact, "--order", "any")[1] == '{"age":36,"name":"Ada"}\n'
     document = tmp_path / "document.json"
     document.write_text('{"age": 36, "name": "Ada"}')
-    assert structgen("match", person, str(document))[0] == 1
+    status, _, err = structgen("match", person, str(document))
+    assert status == 1
+    assert "see --order any" in err
     assert structgen("match", person, str(document), "--order", "any")[0] == 0
+    document.write_text('{"age": 360, "name": "Ada"}')
+    assert "--order" not in structgen("match", person, str(document))[2]
     assert "any" in structgen("check", person, "--order", "any")[1]
 
 
