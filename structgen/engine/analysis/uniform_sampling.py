@@ -404,11 +404,17 @@ class UniformStrings:
     def _unsatisfiable(self, exactly: int | None = None) -> UnsatisfiableGrammar:
         length = f"at most {self._max_bytes} bytes" if exactly is None else f"exactly {exactly} bytes"
         among = "" if len(self._alphabet) == 256 else ", all of the alphabet"
+        shortest = self._constraint.shortest_bytes
+        remedy = "allow another length"
+        if shortest > self._max_bytes:
+            remedy = f"allow longer strings, of {shortest} bytes and more"
+        elif among:
+            remedy = "allow longer strings or any character"
         return UnsatisfiableGrammar(
             "grammar",
             f"no string has {length}{among}",
-            evidence=f"the shortest has {self._constraint.shortest_bytes} bytes",
-            remedy="allow longer strings" if len(self._alphabet) == 256 else "allow longer strings or any character",
+            evidence=f"the shortest has {shortest} bytes",
+            remedy=remedy,
         )
 
 

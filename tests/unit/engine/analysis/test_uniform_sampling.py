@@ -151,9 +151,11 @@ def test_lengths_and_alphabets() -> None:
 
 def test_what_has_no_members() -> None:
     """A length or an alphabet without strings is refused with the shortest length."""
-    with pytest.raises(UnsatisfiableGrammar, match="at most 3 bytes; the shortest has 5 bytes"):
+    with pytest.raises(
+        UnsatisfiableGrammar, match="the shortest has 5 bytes; allow longer strings, of 5 bytes and more"
+    ):
         UniformStrings(regex("aaaaa"), 3)
-    with pytest.raises(UnsatisfiableGrammar, match="exactly 2 bytes"):
+    with pytest.raises(UnsatisfiableGrammar, match="exactly 2 bytes; the shortest has 1 bytes; allow another length"):
         UniformStrings(regex("a|bbb"), 3).draw(1, exactly=2)
     with pytest.raises(UnsatisfiableGrammar, match="any character"):
         UniformStrings(regex("é"), 3, alphabet="printable")
