@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from os import PathLike
 
 from structgen.errors import ArgumentError, found
@@ -21,6 +22,10 @@ def wrong_grammar(call: str, value: object, *, expected: str = "a Grammar or a C
         remedy = "pass sg.json_schema(schema) for a JSON Schema"
     elif isinstance(value, PathLike):
         remedy = "pass sg.load(path)"
+    elif isinstance(value, (list, tuple, set, frozenset)):
+        remedy = "pass sg.select([...]) for one of several texts"
+    elif isinstance(value, re.Pattern):
+        remedy = "pass sg.regex(pattern.pattern)"
     elif value is None:
         remedy = "pass sg.grammars.any_text() for any text"
     elif isinstance(getattr(value, "grammar", None), Grammar):

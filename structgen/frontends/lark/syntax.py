@@ -408,6 +408,8 @@ def _unreadable(text: str, position: int) -> str:
     character = text[position]
     if character == '"':
         return "a string is not closed on its line; close it with a double quote"
+    if character == "'":
+        return 'unexpected character "\'"; write strings in double quotes'
     if character == "/":
         return "a regexp is not closed"
     return f"unexpected character {character!r}"
@@ -419,6 +421,9 @@ def _unexpected(source: GrammarSource, token: Token, kinds: Container[str]) -> E
     if token.type == "$END":
         return source.syntax_error((len(source.text), len(source.text)), "unexpected end of the grammar", remedy)
     start = token.start_pos or 0
+    if start and source.text.startswith("::=", start - 1):  # a first colon may follow a name
+        remedy = "Lark writes name: ...; gbnf() and ebnf() read '::=' (--from gbnf, --from ebnf)"
+        return source.syntax_error((start - 1, start + 2), "unexpected '::='", remedy)
     if token.type in {"_NL", "_NL_OR"}:
         return source.syntax_error((start, start + 1), "unexpected end of the line", remedy)
     return source.syntax_error((start, start + len(token)), f"unexpected {str(token)!r}", remedy)

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Literal, TypeAlias
 
 from structgen.errors import GrammarError
@@ -105,7 +106,12 @@ def _cached(pattern: str, dialect: str, flags: str, limits: Limits) -> tuple[Gra
 
 def _check(pattern: object) -> None:
     if not isinstance(pattern, str):
-        raise TypeError(f"regex: the pattern must be a str, not {type(pattern).__name__}; decode bytes first")
+        remedy = "write it as text"
+        if isinstance(pattern, (bytes, bytearray)):
+            remedy = "decode it"
+        elif isinstance(pattern, re.Pattern):
+            remedy = "pass its .pattern, and its flags as flags="
+        raise TypeError(f"regex: the pattern must be a str, not {type(pattern).__name__}; {remedy}")
 
 
 def _dialect(name: str) -> Dialect:

@@ -83,7 +83,10 @@ class Frame:
             LimitExceeded: the holes take more than 16,384 tokens together.
         """
         if isinstance(parts, (str, bytes)):
-            raise ValueError(f"infill: expected a list of texts and holes; found {parts!r:.60}; wrap it in a list")
+            raise ValueError(
+                f"infill: expected a list of texts and holes; found {parts!r:.60}; "
+                "write for instance [text, hole(8), text]"
+            )
         texts: list[bytes] = [b""]
         holes: list[int] = []
         for number, part in enumerate(parts):

@@ -201,6 +201,7 @@ def _names() -> dict[str, Any]:
     letters = sg.Vocabulary([b"", b"a", b"b", b" "], eos=[0])
     return {
         "sg": sg,
+        "re": re,
         "model": _model(),
         "diffusion_model": HashDiffusion(
             sg.Vocabulary([b"", *(bytes([byte]) for byte in range(256)), b""], eos=[0], special={257: "<mask>"}),

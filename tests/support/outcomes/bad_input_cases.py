@@ -240,6 +240,8 @@ PYTHON: Final = (
     ("A schema instead of a grammar", 'sg.generate(model, "Hello", schema)'),
     ("A type instead of a grammar", 'sg.generate(model, "Hello", int)'),
     ("A text instead of a grammar", 'sg.generate(model, "Hello", "[a-z]+")'),
+    ("A list of texts instead of a grammar", 'sg.generate(model, "Hello", ["yes", "no"])'),
+    ("A compiled expression instead of a grammar", 'sg.generate(model, "Hello", re.compile("[a-z]+"))'),
     ("No vocabulary", 'sg.compile("[a]", None)'),
     ("A tokenizer instead of a vocabulary", "sg.compile(grammar, tokenizer)"),
     ("A model instead of a vocabulary", "sg.compile(grammar, model)"),

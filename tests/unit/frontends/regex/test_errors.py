@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from structgen.errors import GrammarError, GrammarSyntaxError, UnsupportedFeature
@@ -194,10 +196,14 @@ def test_unknown_flags(dialect: DialectName, flags: str) -> None:
 
 
 def test_patterns_are_text() -> None:
-    """A pattern of bytes is an error of the caller, reported at once."""
+    """A pattern that is no text is an error of the caller, reported at once with what to pass."""
     for build in (regex, search_language):
-        with pytest.raises(TypeError, match="must be a str, not bytes"):
+        with pytest.raises(TypeError, match="must be a str, not bytes; decode it"):
             build(b"a")  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match=r"must be a str, not Pattern; pass its \.pattern, and its flags as flags="):
+            build(re.compile("a"))  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match="must be a str, not NoneType; write it as text"):
+            build(None)  # type: ignore[arg-type]
 
 
 def test_unknown_dialect() -> None:
