@@ -90,7 +90,10 @@ def request_line(data: bytes, index: int, place: str) -> PromptLine:
     """
     line = line_of(data, index, place, _REQUEST)
     if line.fault:
-        raise Failure(f"{place}: {line.fault}")
+        raise Failure(
+            f"{place}: {line.fault}; without FILE.py:NAME the lines are requests in OpenAI's format: name a program, "
+            "or give prompts to structgen run --prompts"
+        )
     given = line.values
     if not isinstance(given["custom_id"], str):
         raise Failure(f'{place}: "custom_id" must be a text; found {json.dumps(given["custom_id"])[:_MAX_SHOWN]}')

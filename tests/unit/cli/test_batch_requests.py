@@ -145,6 +145,10 @@ def test_answers_are_the_same_when_taken_up(capsys: pytest.CaptureFixture[str]) 
         ({**chat("a"), "body": []}, 'in.jsonl:2: "body" must be an object; found []'),
         (chat("first"), "in.jsonl: lines 1 and 2 have the same id 'first'"),
         ({"args": {}}, 'in.jsonl:2: there is no "args"'),
+        (
+            {"prompt": "Hello"},
+            "requests in OpenAI's format: name a program, or give prompts to structgen run --prompts",
+        ),
     ],
 )
 def test_other_lines_are_refused(line: dict[str, Any], said: str, capsys: pytest.CaptureFixture[str]) -> None:
