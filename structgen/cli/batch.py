@@ -24,7 +24,7 @@ from structgen.cli.run_program import is_program, json_arguments, load_program, 
 from structgen.cli.run_prompts import PromptLine, line_of
 from structgen.cli.run_server import server_of
 from structgen.cli.terminal import DONE, FAILED, INTERRUPTED, Failure, lines_told, say
-from structgen.errors import ModelError
+from structgen.errors import ModelError, install
 from structgen.progress import ProgressBar
 
 if TYPE_CHECKING:
@@ -163,7 +163,7 @@ class _RequestJob:
                 "structgen batch",
                 "a package is missing for requests in OpenAI's format",
                 evidence=str(error),
-                remedy="install structgen-lm[server]",
+                remedy=install("server"),
             ) from None
         from structgen.heap import share_heaps
 

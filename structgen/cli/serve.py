@@ -15,7 +15,7 @@ from structgen.cli.command import Command, complete_device, complete_models
 from structgen.cli.model_option import EMBEDDED, RUNTIMES, decoder_of, diffusion_model_of, model_of
 from structgen.cli.run_option import Decoder
 from structgen.cli.terminal import DONE, UNUSABLE, Failure
-from structgen.errors import ModelError
+from structgen.errors import ModelError, install
 from structgen.heap import restart_with_malloc, share_heaps
 from structgen.progress import ProgressBar
 
@@ -145,7 +145,7 @@ def serve(  # noqa: PLR0913  its options
         from structgen.integrations.server.listening import Server
     except ImportError as error:
         raise ModelError(
-            "structgen serve", "a package is missing", evidence=str(error), remedy="install structgen-lm[server]"
+            "structgen serve", "a package is missing", evidence=str(error), remedy=install("server")
         ) from None
     from structgen.grammar.limits import Limits
     from structgen.integrations.server.app import application

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -68,3 +69,13 @@ def test_the_runtime_is_the_one_that_serves_many_clients_best(
     monkeypatch.setattr("structgen.cli.serve.decoder_of", lambda *_: "autoregressive")
     assert main(["serve", "--port", "0", *arguments]) == 2
     assert asked == [wanted or ("torch" if has_products_of_8_bits() else "auto")]
+
+
+def test_a_missing_package_comes_with_its_command(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without the extra, the error has the line that installs it."""
+    monkeypatch.delitem(sys.modules, "structgen.integrations.server.listening", raising=False)
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    assert main(["serve"]) == 1
+    assert "pip install 'structgen-lm[server]'" in capsys.readouterr().err
