@@ -2,6 +2,7 @@
 
 The pages of ``docs``, what they link to, and the reference, which is made of docstrings and of the command line, are
 staged as Markdown; Zensical makes HTML of them.  Beside each page lies its Markdown, and ``llms.txt`` lists all.
+The playground is part of the site where ``make playground`` has built it.
 The map of the pages is ``docs/index.md``: its headings are the sections of the site, its lists the pages in order, with
 the names that they have in the navigation.
 """
@@ -22,6 +23,7 @@ from pages import CHECKOUT, Page, Site
 
 FOLDER: Final = Path(__file__).resolve().parent
 STAGED: Final = CHECKOUT / "build" / "docs"
+PLAYGROUND: Final = CHECKOUT / "build" / "playground" / "index.html"
 
 
 def generated() -> list[Page]:
@@ -77,13 +79,17 @@ def index_for_machines(site: Site) -> str:
 
 def build(target: Path) -> None:
     """Write the site to a folder, which is emptied before."""
-    site = Site()
+    has_playground = PLAYGROUND.is_file()
+    site = Site("playground/index.html" if has_playground else None)
     site.add(*generated())
     site.read_docs()
     shutil.rmtree(STAGED, ignore_errors=True)
     shutil.rmtree(target, ignore_errors=True)
     site.stage(STAGED / "pages")
     shutil.copytree(FOLDER / "assets", STAGED / "pages" / "assets", dirs_exist_ok=True)
+    if has_playground:
+        (STAGED / "pages" / "playground").mkdir()
+        shutil.copyfile(PLAYGROUND, STAGED / "pages" / "playground" / "index.html")
     lines = [f"{name} = {written(value)}" for name, value in settings(site)["project"].items()]
     (STAGED / "zensical.toml").write_text("\n".join(["[project]", *lines, ""]), encoding="utf-8")
     command = [sys.executable, "-m", "zensical", "build", "--strict", "--config-file", str(STAGED / "zensical.toml")]
@@ -92,6 +98,8 @@ def build(target: Path) -> None:
     for path, page in site.pages.items():
         (target / path).write_text(page.markdown, encoding="utf-8")
     (target / "llms.txt").write_text(index_for_machines(site), encoding="utf-8")
+    if not has_playground:
+        sys.stdout.write("The playground is left out; to build it, with emscripten: `make playground docs`.\n")
 
 
 if __name__ == "__main__":

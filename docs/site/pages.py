@@ -27,6 +27,8 @@ _TAB: Final = re.compile(r"^\*\*(.+)\*\*$", re.MULTILINE)
 _PICTURE: Final = re.compile(r"^!\[([^\]]+)\]\(([^)]+\.svg)\)$", re.MULTILINE)
 _ITEM: Final = re.compile(r"^(?![-*>|#] |\d+\.)(\S.*)\n([-*] )", re.MULTILINE)
 """A list that follows a paragraph without a blank line."""
+_PLAYGROUND: Final = re.compile(r"^<!-- the built playground: (.+) -->\n\n?", re.MULTILINE)
+"""The text of a link to the built playground, on a line of its own: the checkout has no such file."""
 _LANGUAGES: Final = {".py": "python", ".json": "json", ".toml": "toml", ".cpp": "cpp", ".h": "cpp"}
 _SHOWN_BYTES: Final = 60_000
 
@@ -57,10 +59,15 @@ class Page:
 
 
 class Site:
-    """All pages by path."""
+    """All pages by path.
 
-    def __init__(self) -> None:
+    Args:
+        playground: the path in the site of the built playground; None leaves the links to it out.
+    """
+
+    def __init__(self, playground: str | None = None) -> None:
         self.pages: dict[str, Page] = {}
+        self._playground = playground
 
     def add(self, *pages: Page) -> None:
         """Add pages."""
@@ -96,7 +103,13 @@ class Site:
                 new.append(made)
             return os.path.relpath(path, Path(page.path).parent) + (found[2] or "")
 
-        return _outside_code(page.text, lambda text: _LINK.sub(link, text)), new
+        text = _outside_code(page.text, lambda text: _LINK.sub(link, text))
+        return _PLAYGROUND.sub(lambda found: self._link_to_playground(page, found[1]), text), new
+
+    def _link_to_playground(self, page: Page, text: str) -> str:
+        if self._playground is None:
+            return ""
+        return f"[{text}]({os.path.relpath(self._playground, Path(page.path).parent)})\n\n"
 
     def stage(self, folder: Path) -> None:
         """Write all pages as Python-Markdown wants them, and the other files of ``docs`` as they are."""

@@ -189,13 +189,28 @@ def test_machines_can_read_it(site: Path, documents: dict[Path, _Document]) -> N
     assert len(listed) > 60
     assert [name for name in listed if not (site / name).is_file()] == []
     for path in documents:
-        is_written = (CHECKOUT / "docs" / path.relative_to(site)).exists()  # HTML of its own, such as a playground
-        assert is_written or path.name == "404.html" or path.with_suffix(".md").is_file(), path
+        is_copied = path.parent == site / "playground"  # HTML of its own
+        assert is_copied or path.name == "404.html" or path.with_suffix(".md").is_file(), path
     fence = re.compile(r"^( *)(`{3,}).*?^\1\2$", re.MULTILINE | re.DOTALL)
     for path in site.rglob("*.md"):
         text = re.sub(r"`[^`\n]+`", "", fence.sub("", path.read_text(encoding="utf-8")))
         for link in re.findall(r"\]\((?!https?:|#)([^)\s#]+)", text):
             assert (path.parent / link).exists(), f"{path.relative_to(site)}: {link}"
+
+
+@pytest.mark.parametrize("path", [None, "playground/index.html"])
+def test_the_playground_is_linked_where_it_is_built(path: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first page and that of the playground lead to the built one; without it, no link and no mark is left."""
+    monkeypatch.syspath_prepend(str(CHECKOUT / "docs/site"))
+    made = importlib.import_module("pages").Site(path)
+    made.add(*importlib.import_module("build").generated())
+    made.read_docs()
+    for page, link in (
+        ("index.md", "](playground/index.html)"),
+        ("start/playground.md", "](../playground/index.html)"),
+    ):
+        assert (link in made.pages[page].markdown) == (path is not None)
+        assert "built playground" not in made.pages[page].markdown
 
 
 def test_the_search_has_every_page_of_the_map(site: Path) -> None:
