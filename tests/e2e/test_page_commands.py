@@ -43,7 +43,7 @@ NOT_RUN: Final = {
     "guides/ray.md": "needs Ray; `make engines-ray` runs it",
     "guides/transformers.md": "needs a GPU",
     "guides/vllm.md": "needs vLLM; `make engines-vllm` runs it",
-    "reference/decoding.md": "needs the tokenizer of a model; tests/unit/decode/sampling run it on several",
+    "reference/canonical.md": "needs the tokenizer of a model; tests/unit/decode/sampling run it on several",
     "reference/speculative.md": "needs trained heads; tests/unit/methods/drafters makes some",
     "start/five-minutes.md": "one call for each kind of model, and most are not here",
 }

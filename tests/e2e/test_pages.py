@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from docs_run import CHECKOUT, run_page
+from docs_run import CHECKOUT, run_page, stand_in
 
 import structgen
 import structgen.models
@@ -21,10 +21,8 @@ def stand_ins(json_vocabulary: Vocabulary, monkeypatch: pytest.MonkeyPatch) -> V
     model = HashModel(json_vocabulary, seed=5)
     tokens = [*json_vocabulary.tokens, b""]
     masked = Vocabulary(tokens, eos=list(json_vocabulary.eos), special={len(tokens) - 1: "<mask>"})
-    monkeypatch.setattr(structgen, "load_model", lambda *_, **__: model, raising=False)
+    stand_in(monkeypatch, model)
     monkeypatch.setattr(structgen, "load_diffusion_model", lambda *_, **__: HashDiffusion(masked), raising=False)
-    monkeypatch.setattr(structgen.models, "load_model", lambda *_, **__: model)
-    monkeypatch.setattr(home, "_default", [model])
     return json_vocabulary
 
 
@@ -32,7 +30,9 @@ def stand_ins(json_vocabulary: Vocabulary, monkeypatch: pytest.MonkeyPatch) -> V
     "page",
     [
         "README.md",
+        "guides/load-model.md",
         "guides/own-model.md",
+        "guides/shared-passes.md",
         "guides/refused-token.md",
         "ideas/budgets.md",
         "ideas/masks.md",

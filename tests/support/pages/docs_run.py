@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import doctest
+import functools
+import inspect
 import re
 import warnings
 from collections.abc import Callable
@@ -11,7 +13,12 @@ from typing import Any, Final
 
 import pytest
 
-__all__ = ["CHECKOUT", "PageRun", "page_blocks", "page_path", "run_page"]
+import structgen
+import structgen.models
+import structgen.program.definition as home
+from structgen.integrations import openai_server
+
+__all__ = ["CHECKOUT", "PageRun", "page_blocks", "page_path", "run_page", "stand_in"]
 
 CHECKOUT: Final = Path(__file__).resolve().parents[3]
 _BLOCK: Final = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
@@ -21,6 +28,32 @@ class PageRun(dict[str, Any]):
     """The names that the blocks of a page defined (of a repeated name, the last), and the number of blocks."""
 
     blocks: int = 0
+
+
+def stand_in(monkeypatch: pytest.MonkeyPatch, model: Any) -> None:
+    """Let pages have a model for each one that they load, by name, from a file or on a server.
+
+    They still have to call ``load_model`` and ``remote`` with arguments that these take.
+    """
+    for function, homes in (
+        (structgen.models.load_model, (structgen, structgen.models)),
+        (openai_server.remote, (openai_server,)),
+    ):
+        load = _instead_of(function, model)
+        for module in homes:
+            monkeypatch.setattr(module, function.__name__, load, raising=False)
+    monkeypatch.setattr(home, "_default", [model])
+
+
+def _instead_of(function: Callable[..., Any], made: Any) -> Callable[..., Any]:
+    signature = inspect.signature(function)
+
+    @functools.wraps(function)
+    def load(*arguments: Any, **settings: Any) -> Any:
+        signature.bind(*arguments, **settings)
+        return made
+
+    return load
 
 
 def page_path(page: str) -> Path:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
-from docs_run import run_page
+from docs_run import run_page, stand_in
 
 import structgen
 import structgen.models
@@ -23,22 +24,30 @@ def test_examples_run(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Every Python block runs by itself on a model without trained weights, and gives the documented output."""
-    monkeypatch.setattr(structgen, "load_model", lambda: HashModel(json_vocabulary), raising=False)
-    names = run_page("reference/decoding.md")
-    assert set(json.loads(names["result"].text)) == {"name", "age"}
+    stand_in(monkeypatch, HashModel(json_vocabulary))
+    results: list[Any] = []
+    names = run_page("guides/generate.md", after=lambda names: results.append(names.get("result")))
+    assert set(json.loads(results[0].text)) == {"name", "age"}
     assert re.fullmatch("[A-Z][a-z]{2,15} [A-Z][a-z]{2,15}", names["name"])
     assert names["found"]["answer"] in ("yes", "no")
     assert (names["healed"].text, len(names["healed"].tokens)) == ("//a", 2)
+    assert names.blocks == 8
+    names = run_page("reference/decoding.md")
     assert [part.text for part in names["running"].captures()] == ["note", "Ada</english>"]
-    assert names.blocks == 10
+    assert names.blocks == 1
+    pages = {"guides/coroutines.md": 1, "guides/processes.md": 2, "reference/memory.md": 1}
+    assert {page: run_page(page).blocks for page in pages} == pages
 
 
 def test_examples_of_the_own_loop_run(
     json_vocabulary: Vocabulary, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The loop ends with a number of one or two digits."""
+    """The loop ends with a number of one or two digits; in the tree one draft token is not allowed."""
     monkeypatch.setattr(structgen, "load_model", lambda: HashModel(json_vocabulary), raising=False)
-    assert run_page("guides/own-loop.md").blocks == 2
+    names = run_page("guides/own-loop.md")
+    assert names.blocks == 3
+    assert names["allowed"] == [True, True, False, True]
+    assert names["bitmask"].any(axis=1).tolist() == [True, True, True, False, True]
     assert re.search(r"b'[1-9][0-9]?'\n", capsys.readouterr().out)
 
 
@@ -80,9 +89,9 @@ def save_tiny_model(folder: Path) -> None:
 
 
 def test_examples_of_sampling_run(json_vocabulary: Vocabulary, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same holds for docs/reference/sampling.md."""
+    """The same holds for the guide to exact sampling."""
     monkeypatch.setattr(structgen, "load_model", lambda: HashModel(json_vocabulary, seed=3), raising=False)
-    names = run_page("reference/sampling.md")
+    names = run_page("guides/exact-sampling.md")
     assert names.blocks == 4
     assert names["one"].log_weight < 0
     assert names["in_order"]({"start": 1, "end": 2})
