@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import functools
+import importlib.metadata
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from coverage_page import PAGE, page_with
@@ -75,6 +78,32 @@ def test_every_page_with_python_is_run() -> None:
         assert "```python " not in page.read_text(), f"{name}: a block that is no program is marked as text"
         if "```python" in page.read_text():
             assert f'"{name}"' in tests, name
+
+
+@pytest.mark.exhaustive
+def test_names_of_peers_exist() -> None:
+    """What the comparison says of llguidance and xgrammar has these names, in the versions that it states."""
+    page = CHECKOUT / "docs/start/compare.md"
+    peers = {
+        "llguidance": ("llguidance", "llguidance.numpy", "llguidance.LLMatcher"),
+        "xgrammar": ("xgrammar", "xgrammar.Grammar", "xgrammar.GrammarCompiler", "xgrammar.GrammarMatcher"),
+    }
+    table = re.findall(r"^\| .* \|$", _section(page, "Their names for our things"), re.MULTILINE)
+    rows = [[cell.strip() for cell in re.split(r"(?<!\\)\|", row)] for row in table]
+    for peer, homes in peers.items():
+        module = pytest.importorskip(peer, reason=f"needs {peer}")
+        assert f"{peer} {importlib.metadata.version(peer)}" in page.read_text()
+        pytest.importorskip("llguidance.numpy")
+        known = {name for home in homes for name in dir(_found(module, home))}
+        column = rows[0].index(peer)
+        named = [span for row in rows[2:] for span in re.findall(r"`([^`]+)`(?! in Lark)", row[column])]
+        words = {re.split(r"[(*]", span)[0].split(".")[-1] for span in named}
+        assert len(words) > 12
+        assert {word for word in words if not any(name.startswith(word) for name in known)} == set(), peer
+
+
+def _found(module: Any, path: str) -> Any:
+    return functools.reduce(getattr, path.split(".")[1:], module)
 
 
 def test_tables_of_keywords_and_formats_are_made_from_the_code() -> None:
