@@ -280,6 +280,8 @@ def test_search_tabs_and_copies(opened: tuple[str, Page]) -> None:
     page.run("document.querySelectorAll('.tabbed-labels label')[1].click()")
     page.wait(f"{shown}[0].innerText.includes('structgen-lm[models]')")
     assert page.run(f"{shown}.length") == 1
+    page.run("document.querySelector('.tabbed-set input').focus({focusVisible: true})")
+    assert page.run("getComputedStyle(document.querySelector('.tabbed-labels')).outlineStyle") == "auto"
     page.run("document.querySelector('.md-search__button').click()")
     page.wait("[...document.querySelectorAll('*')].some(each => each.shadowRoot?.querySelector('input'))")
     for letter in "budgeterror":
