@@ -45,7 +45,6 @@ NOT_RUN: Final = {
     "guides/vllm.md": "needs vLLM; `make engines-vllm` runs it",
     "reference/canonical.md": "needs the tokenizer of a model; tests/unit/decode/sampling run it on several",
     "reference/speculative.md": "needs trained heads; tests/unit/methods/drafters makes some",
-    "start/five-minutes.md": "one call for each kind of model, and most are not here",
 }
 """Pages with Python that is marked as text, and why no test of the pages runs it."""
 

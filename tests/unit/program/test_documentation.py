@@ -6,10 +6,8 @@ import re
 from typing import Any
 
 import pytest
-from docs_run import run_page
+from docs_run import run_page, stand_in
 
-import structgen
-import structgen.program.definition as home
 from structgen.engine import Vocabulary
 from structgen.models import HashModel
 
@@ -19,15 +17,14 @@ def test_examples_run(
 ) -> None:
     """Every Python block runs by itself on a hash model, and gives the documented output."""
     model = HashModel(json_vocabulary)
-    monkeypatch.setattr(structgen, "load_model", lambda: model, raising=False)
-    monkeypatch.setattr(home, "_default", [model])
+    stand_in(monkeypatch, model)
     monkeypatch.setattr(HashModel, "encode_prompt", _with_turns(HashModel.encode_prompt))
     names = run_page("guides/programs.md")
-    assert names.blocks == 5
+    assert names.blocks == 10
     assert isinstance(names["run"].value, int)
     assert run_page("guides/thinking.md").blocks == 1
     assert set(run_page("guides/probability.md")["labels"]) == {"positive", "negative", "neutral"}
-    assert run_page("guides/streaming.md").blocks == 2
+    assert run_page("guides/streaming.md").blocks == 7
     assert re.search(r"^name = .*\nage = \d+$", capsys.readouterr().out, re.MULTILINE)
 
 

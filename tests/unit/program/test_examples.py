@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 
 import pytest
-from docs_run import PageRun, run_page
+from docs_run import PageRun, run_page, stand_in
 
-import structgen.program.definition as home
 from structgen.engine import Vocabulary
 from structgen.models import HashModel
 
@@ -18,7 +17,7 @@ def _names_after(page: str, wishes: list[str], vocabulary: Vocabulary, monkeypat
     """Run every Python block by itself, each on a model that prefers its own text."""
 
     def before(number: int) -> None:
-        monkeypatch.setattr(home, "_default", [HashModel(vocabulary, writes=wishes[number])])
+        stand_in(monkeypatch, HashModel(vocabulary, writes=wishes[number]))
 
     names = run_page(page, before=before)
     assert names.blocks == len(wishes)
@@ -28,7 +27,7 @@ def _names_after(page: str, wishes: list[str], vocabulary: Vocabulary, monkeypat
 def test_extraction(json_vocabulary: Vocabulary, monkeypatch: pytest.MonkeyPatch) -> None:
     lives = ADA.replace("born", "city")
     writes = '{"sender": "Ada Lovelace", "summary": "she was young"}'
-    names = _names_after("guides/extraction.md", [lives, ADA, writes, ADA], json_vocabulary, monkeypatch)
+    names = _names_after("guides/extraction.md", [lives, *["36"] * 5, ADA, writes, ADA], json_vocabulary, monkeypatch)
     assert names["person"].city == "London"
     assert isinstance(names["people"], list)
     assert names["places"] == {"name": ("Ada Lovelace", 0, 12), "born": ("London", 22, 28)}
@@ -41,7 +40,7 @@ def test_extraction(json_vocabulary: Vocabulary, monkeypatch: pytest.MonkeyPatch
 def test_tools(json_vocabulary: Vocabulary, monkeypatch: pytest.MonkeyPatch) -> None:
     call = '{"tool": "count", "arguments": {"fruit": "apples"}}'
     prices = [{"tool": "price", "arguments": {"fruit": fruit}} for fruit in ("apple", "pear")]
-    wishes = [call, json.dumps({"calls": prices})]
+    wishes = [call, *[call] * 5, json.dumps({"calls": prices})]
     names = _names_after("guides/tools.md", wishes, json_vocabulary, monkeypatch)
     assert [each.arguments["fruit"] for each in names["bought"].calls] == ["apple", "pear"] * 2
     result = names["result"]
