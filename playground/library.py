@@ -8,9 +8,8 @@ from __future__ import annotations
 import base64
 import json
 import sys
-from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from structgen.frontends.json_schema import json_schema
 from structgen.frontends.json_schema.emit.syntax import syntax_of
@@ -38,11 +37,12 @@ _DRAFTS: Final = (
 """What ``$schema`` has after ``https://json-schema.org/``."""
 _SITE: Final = "https://json-schema.org/"
 _TYPES: Final = ("null", "boolean", "integer", "number", "string", "array", "object")
-_LOWER: Final = ("", "[0", "(0", "[1", "(1", "[-1", "[-90", "[-180", "[0.1", "[0.01", "[0.5")
-_UPPER: Final = ("", "[0", "(0", "[1", "(1", "[2", "[5", "[10", "[90", "[100", "[180", "[360", "[1000")
-"""Common bounds of numbers, closed ``[`` or open ``(``; those of integers need no table."""
 _LARK_FILES: Final = ("common", "unicode", "python", "lark")
 _MAX_NODES: Final = 1_000_000
+
+
+def _packed(grammar: Grammar) -> str:
+    return base64.b64encode(flatten(grammar, {}, None, _MAX_NODES).to_bytes()).decode()
 
 
 class _Programs:
@@ -51,21 +51,20 @@ class _Programs:
     def __init__(self) -> None:
         self.texts: dict[str, str] = {}
         self._names: dict[str, str] = {}
+        self._values = {_packed(one.string): one.language for one in STANDARD.values() if one.is_regular}
 
     def add(self, name: str, grammar: Grammar) -> None:
         """Add the program of a grammar without special tokens."""
-        packed = base64.b64encode(flatten(grammar, {}, None, _MAX_NODES).to_bytes()).decode()
+        packed = _packed(grammar)
         first = self._names.setdefault(packed, name)
         self.texts[name] = packed if first == name else f"={first}"
 
-
-def _bounds(lower: str, upper: str) -> dict[str, Any]:
-    schema: dict[str, Any] = {"type": "number"}
-    for bound, name in ((lower, "minimum"), (upper, "maximum")):
-        if bound:
-            key = name if bound[0] == "[" else f"exclusive{name.capitalize()}"
-            schema[key] = json.loads(bound[1:])
-    return schema
+    def add_format(self, draft: str, name: str, strings: Grammar) -> None:
+        """Add what a format is in a draft: its strings, and the language of their values where it is asserted."""
+        self.add(f"format {draft} {name}", strings)
+        value = self._values.get(_packed(strings))
+        if value is not None:
+            self.add(f"value {draft} {name}", value)
 
 
 def _programs() -> dict[str, str]:
@@ -89,13 +88,7 @@ def _programs() -> dict[str, str]:
     for uri in ("", *_DRAFTS):
         declared = {"$schema": _SITE + uri} if uri else {}
         for name in STANDARD:
-            made.add(f"format {uri} {name}", json_schema({"type": "string", "format": name, **declared}))
-    for lower, upper in product(_LOWER, _UPPER):
-        if lower or upper:
-            try:
-                made.add(f"number {lower} {upper}", json_schema(_bounds(lower, upper)))
-            except ValueError:  # there is none
-                continue
+            made.add_format(uri, name, json_schema({"type": "string", "format": name, **declared}))
     return made.texts
 
 

@@ -57,6 +57,7 @@ class RegexReader {
   };
 
   [[noreturn]] void fail(const std::string& problem, size_t begin, size_t end = 0) const {
+    if (!codes_.empty()) begin = std::min(begin, codes_.size() - 1);  // the last character where the pattern ends
     throw SourceError(problem, place(begin), place(std::max(end, begin + 1)));
   }
   [[noreturn]] void refuse(const std::string& what, size_t begin, size_t end = 0) const {

@@ -3,7 +3,9 @@
 
 const NOTATIONS = { program: 0, schema: 1, regex: 2, lark: 3, gbnf: 4 };
 const FEW_TOKENS = 4000; // of a text, the rest is not looked at
+const MOST_JOINED = 400; // bytes of a piece whose pairs are joined at once, which bounds the work
 const SHOWN_TOKENS = 240; // of those that may come next
+const OUTER_RULES = 4, INNER_RULES = 8; // of those around a place
 
 class Vocabulary {
   // data: as `load_vocabulary` of module.cpp takes it.
@@ -31,17 +33,17 @@ class Vocabulary {
     const ids = [];
     const encoder = new TextEncoder();
     for (const piece of pieces) {
-      const known = this.ids.get(asKey(encoder.encode(piece)));
+      const bytes = encoder.encode(piece);
+      const known = bytes.length <= MOST_JOINED ? this.ids.get(asKey(bytes)) : undefined;
       if (known !== undefined) ids.push(known);
-      else ids.push(...this.join(encoder.encode(piece)));
-      if (ids.length > FEW_TOKENS) break;
+      else for (let at = 0; at < bytes.length && ids.length < FEW_TOKENS; at += MOST_JOINED) ids.push(...this.join(bytes.subarray(at, at + MOST_JOINED)));
+      if (ids.length >= FEW_TOKENS) break;
     }
     return ids.slice(0, FEW_TOKENS);
   }
 
   join(bytes) {
     let parts = Array.from(bytes, (byte) => String.fromCharCode(byte));
-    if (parts.length > 400) return [...this.join(bytes.subarray(0, 400)), ...this.join(bytes.subarray(400))]; // bounded work
     for (;;) {
       let best = Infinity, where = -1;
       for (let i = 0; i + 1 < parts.length; ++i) {
@@ -103,7 +105,8 @@ class Engine {
     if (answer.error && typeof source === 'string') {
       const before = (offset) => new TextDecoder().decode(data.subarray(0, offset)).length;
       [answer.begin, answer.end] = [before(answer.begin), before(answer.end)]; // of the text, not of its bytes
-      if (notation === 'schema' && answer.kind === 'source') placeJsonError(source, answer);
+      const wrong = notation === 'schema' && answer.kind === 'source' ? jsonFault(source) : null;
+      if (wrong) [answer.error, answer.begin, answer.end] = [`this is no JSON: ${wrong[0]}`, wrong[1], wrong[1] + wrong[2]];
     }
     this.compiled = answer.error ? null : { notation, source, answer };
     return answer;
@@ -145,9 +148,13 @@ class Engine {
     for (let id = 0; id < this.vocabulary.tokens.length && tokens.length < SHOWN_TOKENS; ++id)
       if ((mask.words[id >> 5] >>> (id & 31)) & 1 && !this.vocabulary.eos.includes(id)) tokens.push(id);
     const found = { ...this.call('describe'), allowed: mask.allowed, ends: mask.ends, shown: tokens };
+    if (found.error) return { error: found.error };
+    found.rules = fewer(found.rules);
     if (position < ids.length) {
       found.token = ids[position];
       found.why = { ...this.call('explain', this.vocabulary.tokens[ids[position]]), refused: position >= taken };
+      if (found.why.error) return { error: found.why.error };
+      found.why.rules = fewer(found.why.rules);
       const bytes = this.vocabulary.tokens[ids[position]];
       for (let size = bytes.length; size > 0 && found.why.nearest === undefined; --size) {
         const id = this.vocabulary.ids.get(asKey(bytes.subarray(0, size)));
@@ -158,16 +165,85 @@ class Engine {
   }
 }
 
-// Where a text is no JSON, as the browser finds it; some do not tell.
-function placeJsonError(source, answer) {
-  try {
-    JSON.parse(source);
-  } catch (error) {
-    const place = /position (\d+)/.exec(error.message);
-    if (!place) return;
-    answer.error = 'this is no JSON';
-    answer.begin = Math.min(Number(place[1]), Math.max(0, source.length - 1));
-    answer.end = answer.begin + 1;
+// The rules around a place, without those between where they are many.
+function fewer(rules) {
+  return rules.length <= OUTER_RULES + INNER_RULES ? rules : [...rules.slice(0, OUTER_RULES), `… ${rules.length - OUTER_RULES - INNER_RULES} more …`, ...rules.slice(-INNER_RULES)];
+}
+
+// Why a text is no JSON, and where: [problem, offset, length]; null where it is.  It stops at the first fault.
+function jsonFault(text) {
+  const DEEPEST = 200;
+  const space = /[ \t\n\r]*/y, number = /-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?/y, word = /true|false|null/y;
+  const escape = /\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})/y;
+  let at = 0;
+  const take = (pattern) => {
+    pattern.lastIndex = at;
+    const found = pattern.exec(text);
+    if (found) at = pattern.lastIndex;
+    return found && found[0];
+  };
+  const open = []; // the names of each object that is open, null for an array
+  const fault = (problem) => [at >= text.length ? `the text ends where ${problem}` : problem, Math.min(at, Math.max(0, text.length - 1)), 1];
+  // What is wrong with the string that begins here, or null.
+  const stringFault = () => {
+    const begin = at++;
+    for (; at < text.length && text[at] !== '"'; ) {
+      if (text[at] === '\\') {
+        if (!take(escape)) return fault('this escape is none of JSON');
+      } else if (text[at++] < ' ') {
+        --at;
+        return fault('this character has to be escaped in a string');
+      }
+    }
+    return at++ < text.length ? null : ['this string is not closed', begin, 1];
+  };
+  let wants = 'value'; // value, first value, first name, name, end
+  for (;;) {
+    take(space);
+    const c = text[at];
+    if (wants === 'end') {
+      if (!open.length) return at < text.length ? fault('nothing may follow the value') : null;
+      const names = open[open.length - 1];
+      if (c === ',') {
+        ++at;
+        wants = names ? 'name' : 'value';
+      } else if (c === (names ? '}' : ']')) {
+        ++at;
+        open.pop();
+      } else {
+        return fault(`a comma or ${names ? '}' : ']'} has to come`);
+      }
+    } else if (wants.endsWith('name')) {
+      if (wants === 'first name' && c === '}') {
+        ++at;
+        open.pop();
+        wants = 'end';
+        continue;
+      }
+      const begin = at;
+      const wrong = c === '"' ? stringFault() : fault('a name in double quotes has to come');
+      if (wrong) return wrong;
+      const names = open[open.length - 1], name = text.slice(begin, at), read = JSON.parse(name);
+      if (names.has(read)) return [`the name ${name.slice(0, 40)} occurs twice`, begin, name.length];
+      names.add(read);
+      take(space);
+      if (text[at] !== ':') return fault('a colon has to come after a name');
+      ++at;
+      wants = 'value';
+    } else if (wants === 'first value' && c === ']') {
+      ++at;
+      open.pop();
+      wants = 'end';
+    } else if (c === '{' || c === '[') {
+      if (open.length === DEEPEST) return fault('more than 200 arrays and objects are around each other');
+      ++at;
+      open.push(c === '{' ? new Set() : null);
+      wants = c === '{' ? 'first name' : 'first value';
+    } else {
+      const wrong = c === '"' ? stringFault() : take(number) || take(word) ? null : fault('a value has to come');
+      if (wrong) return wrong;
+      wants = 'end';
+    }
   }
 }
 
@@ -175,4 +251,4 @@ function now() {
   return performance.now();
 }
 
-if (typeof module !== 'undefined') module.exports = { Engine, Vocabulary, NOTATIONS };
+if (typeof module !== 'undefined') module.exports = { Engine, Vocabulary, NOTATIONS, jsonFault };

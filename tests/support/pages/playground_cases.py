@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
+import hostile_grammars
+import hostile_schemas
 import numpy as np
 
 import structgen as sg
@@ -100,6 +102,79 @@ def _schemas() -> Iterator[Any]:
     yield _object({f"field_{i}": {"type": ["string", "integer"]} for i in range(12)}, ["field_3", "field_7"])
     yield _object({"a": _object({"b": _object({"c": {"enum": [1, 2]}})})})
     yield _object({"s": {"type": "string", "allOf": [{"minLength": 2}, {"maxLength": 4}]}})
+    yield from _numbers()
+    yield from _texts_and_names()
+
+
+def _numbers() -> Iterator[Any]:
+    for low, high in (
+        (2.5, 7.25),
+        (-459.67, None),
+        (None, -0.001),
+        (0.1, 0.25),
+        (1024, None),
+        (-0.5, 0.5),
+        (3, 3),
+        (1e-9, 2e-7),
+        (-1e21, 1e22),
+        (99.995, 1200),
+        (0, 1e308),
+    ):
+        bounds = {"minimum": low, "maximum": high}
+        yield {"type": "number", **{name: bound for name, bound in bounds.items() if bound is not None}}
+    for low, high in ((0, 5), (-7.5, 7.5), (0.03, 0.04), (9, 10), (-2, -1.5)):
+        yield {"type": "number", "exclusiveMinimum": low, "exclusiveMaximum": high}
+        yield {"type": "integer", "exclusiveMinimum": low - 1, "exclusiveMaximum": high + 1}
+    yield {"type": ["number", "string"], "minimum": 1, "exclusiveMinimum": 1, "maximum": 9, "exclusiveMaximum": 12}
+    old = {"$schema": "http://json-schema.org/draft-04/schema#", "type": "number"}
+    yield {**old, "minimum": 0, "exclusiveMinimum": True, "maximum": 10, "exclusiveMaximum": False}
+    for kind in ("integer", "number"):
+        for step in (1, 7, 10, 250, 0.5, 0.25, 0.01, 1.5, 12, 1000):
+            yield {"type": kind, "multipleOf": step}
+    yield from (
+        {"type": "integer", "multipleOf": 15, "minimum": 100, "maximum": 260},
+        {"type": "number", "multipleOf": 0.01, "minimum": 0, "maximum": 99999999999.99},
+        {"type": "number", "multipleOf": 0.3, "exclusiveMinimum": -2, "maximum": 2},
+        {"type": "integer", "multipleOf": 2, "minimum": -3, "maximum": 3},
+    )
+
+
+def _texts_and_names() -> Iterator[Any]:
+    yield from (
+        {"type": "string", "format": "email", "maxLength": 12},
+        {"type": "string", "format": "uri", "pattern": "^https?://"},
+        {"type": "string", "format": "date", "minLength": 3},
+        {"type": "string", "allOf": [{"format": "uri"}, {"format": "uri-reference"}, {"minLength": 4}]},
+        {"type": "string", "format": "hostname", "maxLength": 5},
+        {"type": "string", "format": "unknown", "maxLength": 5},
+        {"type": "string", "enum": ["a", "abc", "abcd"], "minLength": 2, "maxLength": 3},
+        {"type": "string", "enum": ["AD", "ae", "AF"], "pattern": "^[A-Z]{2}$"},
+        {"enum": [1, 5, 9, "x", None, True], "minimum": 2, "maximum": 8},
+        {"type": ["integer", "null"], "enum": [None, 3, 6, 7], "multipleOf": 3},
+        {"allOf": [{"enum": ["one", "three", "five"]}, {"minLength": 4}]},
+        {"allOf": [{"enum": ["one", "two", "three"]}, {"pattern": "e$"}, {"type": "string"}]},
+    )
+    for patterns in (
+        {"^x_": {"type": "integer"}},
+        {"^[a-z]+$": {"type": "boolean"}},
+        {"^a": {"type": "string"}, "b$": {"maxLength": 2}},
+        {"^a_": {"type": "integer"}, "^b_": {"type": "null"}, "^c_[0-9]{2}$": {"type": "boolean"}},
+        {".*": {"type": "integer"}},
+        {"^(ab|x_y)$": {"type": ["integer", "boolean"]}, "^zc$": False},
+        {"^a": {"minimum": 1, "type": "integer"}, "^ab": {"maximum": 5}, "c$": {"multipleOf": 2}},
+        {"^ñ\\S*$": {"const": 1}},
+    ):
+        yield {"type": "object", "patternProperties": patterns}
+        yield {"type": "object", "patternProperties": patterns, "additionalProperties": False}
+        yield {**_object({"ab": {}, "x_y": {"type": "number"}, "zc": True}, ["ab"]), "patternProperties": patterns}
+        yield {
+            "patternProperties": patterns,
+            "additionalProperties": {"type": "null"},
+            "minProperties": 1,
+            "type": "object",
+        }
+    first = {"type": "object", "patternProperties": {"^s": {"type": "string"}}}
+    yield {"allOf": [first, {"patternProperties": {"t$": {"maxLength": 3}}, "properties": {"st": {"minLength": 1}}}]}
 
 
 def sources() -> list[tuple[str, str]]:
@@ -147,6 +222,27 @@ def cases() -> list[dict[str, Any]]:
         expected = walk(NOTATIONS[notation](text if notation != "schema" else json.loads(text)), tokens, number)
         made.append({"notation": notation, "source": text, **expected})
     return made
+
+
+_PATTERNS: Final = (
+    "(" * 100_000,
+    "(a*)*" * 50 + "b",
+    "a{1000000000}{1000000000}",
+    "(?:a?){500}a{500}",
+    "[" + "a-z" * 50_000 + "]",
+    "a" * 1_000_000,
+    "(a|b|ab)*c" * 200,
+    "(.*a){40}",
+    "((((a{9}){9}){9}){9}){9}",
+)
+
+
+def hostile() -> list[tuple[str, str]]:
+    """Texts that are malformed or ask for too much, in whatever notation, by name."""
+    given = [(name, json.dumps(make())) for name, make in hostile_schemas.SCHEMAS.items()]
+    for notation in hostile_grammars.NOTATIONS:
+        given += [(f"{notation}: {name}", text) for name, text in hostile_grammars.texts(notation).items()]
+    return given + [(f"pattern {number}", text) for number, text in enumerate(_PATTERNS)]
 
 
 if __name__ == "__main__":

@@ -43,33 +43,59 @@ function judge(engine, cases) {
   return { count: cases.length, faults: found.faults, times: found.times };
 }
 
-// What becomes of hostile texts: the answer to each, and the time that it took in milliseconds.
+// What becomes of hostile texts, each in each notation: the answers, and what is wrong with them.
 function survive(engine, texts) {
-  return texts.map(([name, notation, source]) => {
-    const began = performance.now();
-    const compiled = engine.compile(notation, source);
-    let masks = 0;
-    for (let error = compiled.error; !error && masks < 5; ++masks) {
-      const mask = engine.mask();
-      error = mask.error;
-      if (error) break;
-      const token = mask.words.findIndex((word, at) => word && at * 32 > 32);
-      if (token < 0) break;
-      const bit = 31 - Math.clz32(mask.words[token]);
-      if (!engine.call('accept_token', null, token * 32 + bit).accepted) break;
+  const faults = [], kinds = {};
+  for (const [name, source] of texts)
+    for (const notation of ['schema', 'regex', 'lark', 'gbnf']) {
+      let answer = {};
+      const wrong = (why) => faults.push([name, notation, why, answer.error?.slice(0, 200)]);
+      try {
+        answer = engine.compile(notation, source);
+        for (let masks = 0; !answer.error && masks < 5; ++masks) {
+          const mask = engine.mask();
+          if (mask.error) answer = mask;
+          const word = mask.error ? -1 : mask.words.findIndex((bits, at) => bits && at > 1);
+          if (word < 0 || !engine.call('accept_token', null, word * 32 + 31 - Math.clz32(mask.words[word])).accepted) break;
+        }
+      } catch (error) {
+        wrong(`the module failed: ${error}`);
+        throw new Error(JSON.stringify(faults));
+      }
+      const kind = answer.error ? answer.kind : 'read';
+      kinds[kind] = (kinds[kind] || 0) + 1;
+      if (kind === 'read') continue;
+      if (!['unread', 'source', 'limit'].includes(kind)) wrong(`its kind is ${kind}`);
+      if (!(answer.error.length > 10) || answer.error.includes('std::')) wrong('the message says nothing');
+      if (kind !== 'limit' && !(answer.begin >= 0 && answer.end <= Math.max(1, source.length) && (answer.end > answer.begin || source.length === 0 || answer.end === 0))) wrong(`its place is ${answer.begin}-${answer.end}`);
     }
-    return { name, error: compiled.error || '', kind: compiled.kind || '', masks, milliseconds: performance.now() - began };
+  return { faults, kinds };
+}
+
+// Texts for which `jsonFault` and JSON.parse disagree.
+function jsonFaults(texts) {
+  return texts.filter((text) => {
+    const fault = jsonFault(text);
+    let is = true;
+    try {
+      JSON.parse(text);
+    } catch {
+      is = false;
+    }
+    const isTwice = fault !== null && fault[0].includes('occurs twice');
+    return is !== (fault === null || isTwice) || (fault !== null && !(fault[1] >= 0 && fault[1] + fault[2] <= Math.max(1, text.length)));
   });
 }
 
 if (typeof module !== 'undefined') {
   module.exports = { judge, survive };
   if (require.main === module) {
-    // node playground_judge.js PARTS PAGE judge|survive|tokenize|compile < JSON
+    // node playground_judge.js PARTS PAGE judge|survive|tokenize|compile|json < JSON
     const { readFileSync } = require('node:fs');
     const [parts, page, what] = process.argv.slice(2);
     const createModule = require(`${parts}/module.js`);
-    const { Engine } = require(`${page}/engine.js`);
+    const { Engine, jsonFault: found } = require(`${page}/engine.js`);
+    globalThis.jsonFault = found;
     const bytes = (name) => new Uint8Array(readFileSync(`${parts}/${name}`));
     createModule({ wasmBinary: bytes('module.wasm') }).then((made) => {
       const engine = new Engine(made, bytes('vocabulary.bin'), bytes('library.json'));
@@ -78,6 +104,7 @@ if (typeof module !== 'undefined') {
         judge: () => judge(engine, input),
         survive: () => survive(engine, input),
         tokenize: () => input.map((text) => engine.vocabulary.tokenize(text)),
+        json: () => jsonFaults(input),
         compile: () => input.map(([notation, source]) => engine.compile(notation, source)),
       };
       process.stdout.write(JSON.stringify(answers[what]()));
