@@ -150,7 +150,7 @@ playground: $(VENV)/stamp  ## build the playground, a page with the engine in We
 	$(BIN)/python playground/build.py
 
 playground-test: $(VENV)/stamp-test playground  ## compare the playground with the native engine, in Node and Chromium
-	$(BIN)/python -m pytest -q -m playground tests/e2e/test_playground.py
+	$(BIN)/python -m pytest -q -m playground tests/e2e/test_playground.py tests/e2e/test_playground_page.py
 
 format: $(VENV)/stamp-test  ## rewrite the sources in the house format
 	$(BIN)/ruff check --fix .

@@ -14,7 +14,11 @@ const EXAMPLES = [
   ['A chess game', 'gbnf', '# moves of chess\nroot   ::= "1. " move " " move "\\n" ([1-9] [0-9]? ". " move " " move "\\n")+\nmove   ::= (pawn | nonpawn | castle) [+#]?\nnonpawn ::= [NBKQR] [a-h]? [1-8]? "x"? [a-h] [1-8]\npawn   ::= ([a-h] "x")? [a-h] [1-8] ("=" [NBKQR])?\ncastle ::= "O-O" "-O"?\n', '1. e4 e5\n2. Nf3 N'],
 ];
 
-let worker = null, waiting = null, queued = null, number = 0, slow = 0, last = null, chosen = null, tokens = [], program = null;
+const LONGEST_LINK = 1_900_000; // characters after the #; browsers take addresses of two million
+const BRIEF = 400; // characters of a text that is shown, not edited
+
+let worker = null, waiting = null, queued = null, number = 0, slow = 0, last = null, tokens = [], program = null, programName = '', notice = '', notation = 'schema';
+const drafts = {}; // what was written in each notation
 
 // What the page says of bytes: as text where they are some, else byte by byte.
 function shown(bytes) {
@@ -25,6 +29,12 @@ function shown(bytes) {
 function visible(text) {
   return text.replace(/\n/g, '⏎').replace(/\t/g, '⇥').replace(/\r/g, '␍').replace(/ /g, '·').replace(/[\u0000-\u0008\u000b\u000c\u000e-\u001f\u007f]/g, (c) => '\\x' + c.charCodeAt(0).toString(16).padStart(2, '0'));
 }
+// The same, shortened where it is long.
+function brief(bytes) {
+  const text = shown(bytes.slice(0, 4 * BRIEF));
+  return text.length <= BRIEF && bytes.length <= 4 * BRIEF ? text : `${text.slice(0, BRIEF)} … (${counted(bytes.length, 'byte')})`;
+}
+const cut = (text) => (text.length <= BRIEF ? text : text.slice(0, BRIEF) + ' …');
 const counted = (count, one, many = one + 's') => `${count.toLocaleString('en')} ${count === 1 ? one : many}`;
 
 function element(name, properties = {}, ...children) {
@@ -138,7 +148,6 @@ function stop() {
 }
 
 function ask(position = null) {
-  chosen = position;
   const notation = $('notation').value;
   const source = notation === 'program' ? program : $('source').value;
   if (source === null) return;
@@ -158,11 +167,13 @@ function changed() {
 function state() {
   const notation = $('notation').value;
   const kept = new URLSearchParams({ [notation]: notation === 'program' ? base64(program || new Uint8Array()) : $('source').value, text: $('text').value });
+  if (notation === 'program' && programName) kept.set('name', programName);
   return '#' + kept.toString();
 }
 function remember() {
+  const kept = state();
   try {
-    history.replaceState(null, '', state());
+    history.replaceState(null, '', kept.length <= LONGEST_LINK ? kept : location.pathname + location.search);
   } catch {
     // some browsers count these calls; the link button still works
   }
@@ -170,7 +181,12 @@ function remember() {
 function base64(bytes) {
   return btoa(Array.from(bytes, (byte) => String.fromCharCode(byte)).join('')).replace(/\+/g, '-').replace(/\//g, '_').replace(/=+$/, '');
 }
+// Takes what the address has; false where it has nothing, or too much.
 function restore() {
+  if (location.hash.length > LONGEST_LINK) {
+    notice = `The link has ${location.hash.length.toLocaleString('en')} characters, and the page takes ${LONGEST_LINK.toLocaleString('en')} at most. An example is shown in its place`;
+    return false;
+  }
   const kept = new URLSearchParams(location.hash.slice(1));
   for (const notation of ['schema', 'regex', 'lark', 'gbnf', 'program']) {
     if (!kept.has(notation)) continue;
@@ -181,22 +197,34 @@ function restore() {
       } catch {
         program = new Uint8Array();
       }
+      programName = kept.get('name') ?? '';
       $('program-option').hidden = false;
-      $('program').textContent = `A grammar that structgen compiled${kept.get('name') ? ` from ${kept.get('name')}` : ''}: ${counted(program.length, 'byte')}.`;
+      $('program').textContent = `A grammar that structgen compiled${programName && ` from ${cut(programName)}`}: ${counted(program.length, 'byte')}.`;
     }
     choose(notation, notation === 'program' ? '' : value, kept.get('text') ?? '');
     return true;
   }
   return false;
 }
-function choose(notation, source, text) {
-  $('notation').value = notation;
+function choose(wanted, source, text) {
+  $('notation').value = notation = wanted;
   $('source').value = source;
   $('text').value = text;
   retitle();
 }
+// The same, so that the browser's way back leads to what was there.
+function replace(...all) {
+  remember();
+  choose(...all);
+  clearTimeout(typing);
+  try {
+    if (state().length <= LONGEST_LINK) history.pushState(null, '', state());
+  } catch {
+    // as above
+  }
+  ask();
+}
 function retitle() {
-  const notation = $('notation').value;
   $('source-label').textContent = TITLES[notation];
   $('source').hidden = $('source-label').hidden = notation === 'program';
   $('program').hidden = notation !== 'program';
@@ -212,7 +240,7 @@ function problem(text, answer) {
   const has = answer && end > begin && !$('source').hidden;
   const before = source.slice(0, begin);
   const line = before.split('\n').length, column = begin - (before.lastIndexOf('\n') + 1);
-  box.append(element('p', { textContent: (has ? `Line ${line}, column ${column + 1}: ` : '') + text + '.' }));
+  box.append(element('p', { textContent: (has ? `Line ${line}, column ${column + 1}: ` : '') + cut(text) + '.' }));
   if (has) {
     const whole = source.split('\n')[line - 1] ?? '';
     const from = Math.max(0, column - 40);
@@ -243,6 +271,7 @@ function show() {
   problem('');
   verdict();
   say(walked.error ? walked.error : walked.steps.length ? `slowest mask ${walked.slowest.toFixed(2)} ms` : '');
+  announce(walked, place, position);
   list(walked, position);
   detail(walked, place, position);
 }
@@ -266,6 +295,17 @@ function list({ ids, steps, taken }, position) {
   for (const [at, item] of items.entries()) item.setAttribute('aria-selected', String(at === position));
   $('tokens').replaceChildren(...items);
   $('tokens').setAttribute('aria-activedescendant', `token-${position}`);
+  items[position]?.scrollIntoView({ block: 'nearest', inline: 'nearest' });
+}
+
+// What a screen reader says of a new place, once typing pauses.
+let speaking = 0;
+function announce({ ids, taken }, place, position) {
+  clearTimeout(speaking);
+  speaking = setTimeout(() => {
+    const refused = taken < ids.length && position === taken ? `${shown(tokens[ids[taken]])} is refused. ` : '';
+    $('announcement').textContent = place.error ? place.error : `${refused}${counted(place.allowed, 'token')} allowed${place.ends ? ', the end among them' : ''}.${place.forced.length ? ` Forced: ${brief(place.forced)}` : ''}`;
+  }, 500);
 }
 
 function detail({ ids, taken }, place, position) {
@@ -282,12 +322,12 @@ function detail({ ids, taken }, place, position) {
   if (why?.refused) box.append(refusal(ids[position], why, place));
   const facts = element('dl');
   const fact = (name, ...value) => facts.append(element('dt', { textContent: name }), element('dd', {}, ...value));
-  if (place.forced.length) fact('forced text', element('code', { textContent: shown(place.forced) }));
+  if (place.forced.length) fact('forced text', element('code', { textContent: brief(place.forced) }));
   else fact('forced text', place.allowed === 1 && place.ends ? 'the end' : 'none: there is a choice');
   const completion = place.completion.filter((byte) => byte >= 0);
-  fact('shortest completion', ...(place.tokens === null ? ['there is none'] : place.completion.length === 0 ? ['none is needed: the text may end here'] : [element('code', { textContent: shown(completion) }), ` (at least ${counted(place.tokens, 'token')})`]));
+  fact('shortest completion', ...(place.tokens === null ? ['there is none'] : place.completion.length === 0 ? ['none is needed: the text may end here'] : [element('code', { textContent: brief(completion) }), ` (at least ${counted(place.tokens, 'token')})`]));
   fact('may end here', place.ends ? 'yes' : 'no');
-  if (place.rules.length) fact('inside of', place.rules.join(' › '));
+  if (place.rules.length) fact('inside of', place.rules.map(cut).join(' › '));
   box.append(facts);
   if (others > 0) {
     const shownCount = place.shown.length;
@@ -320,7 +360,7 @@ function refusal(id, why, place) {
   }
   box.append(line);
   if (why.nearest !== undefined) box.append(element('p', {}, 'The nearest token that may come: ', element('code', { textContent: shown(tokens[why.nearest]) })));
-  if (why.rules.length) box.append(element('p', { className: 'dim', textContent: `inside of ${why.rules.join(' › ')}` }));
+  if (why.rules.length) box.append(element('p', { className: 'dim', textContent: `inside of ${why.rules.map(cut).join(' › ')}` }));
   return box;
 }
 
@@ -346,26 +386,30 @@ function replaceFrom(ids, position, bytes) {
   $('text').focus();
 }
 
-for (const [index, [title, notation]] of EXAMPLES.entries()) $('example').append(element('option', { value: String(index), textContent: `${title} (${notation === 'schema' ? 'JSON Schema' : notation === 'regex' ? 'regex' : notation === 'lark' ? 'Lark' : 'GBNF'})` }));
-$('example').onchange = () => {
-  const found = EXAMPLES[$('example').value];
-  if (found) {
-    choose(...found.slice(1));
-    changed();
-  }
-};
+const NAMES = { schema: 'JSON Schema', regex: 'regular expression', lark: 'Lark', gbnf: 'GBNF' };
+for (const [title, ...all] of EXAMPLES) {
+  const button = element('button', { type: 'button', textContent: title, title: NAMES[all[0]] });
+  button.onclick = () => replace(...all);
+  $('examples').append(button);
+}
 $('notation').onchange = () => {
-  const first = EXAMPLES.find(([, notation]) => notation === $('notation').value);
-  if (first) choose(...first.slice(1));
-  retitle();
-  changed();
+  drafts[notation] = [notation, $('source').value, $('text').value];
+  const wanted = $('notation').value;
+  $('notation').value = notation; // so that the way back leads there
+  const found = drafts[wanted] ?? (wanted === 'program' ? [wanted, '', ''] : EXAMPLES.find((one) => one[1] === wanted).slice(1));
+  replace(...found);
 };
 $('source').oninput = $('text').oninput = changed;
 $('stop').onclick = stop;
 $('link').onclick = async () => {
+  const kept = state();
+  if (kept.length > LONGEST_LINK) {
+    say(`this is too long for a link: it would have ${kept.length.toLocaleString('en')} characters, and browsers take two million`);
+    return;
+  }
   remember();
   try {
-    await navigator.clipboard.writeText(location.href.split('#')[0] + state());
+    await navigator.clipboard.writeText(location.href.split('#')[0] + kept);
     say('the link is copied');
   } catch {
     say('the link is in the address bar');
@@ -379,8 +423,18 @@ $('tokens').onkeydown = (event) => {
   ask(event.key === 'Home' ? 0 : event.key === 'End' ? highest : Math.min(highest, Math.max(0, last.position + step)));
 };
 onhashchange = () => {
-  if (location.hash !== state() && restore()) ask();
+  if (location.hash === state()) return;
+  if (restore()) ask();
+  else if (notice) remember();
+  tell();
 };
+// What has to be said of the address.
+function tell() {
+  $('notice').textContent = notice && `${notice}.`;
+  $('notice').hidden = !notice;
+  notice = '';
+}
 if (!restore()) choose(...EXAMPLES[0].slice(1));
+tell();
 launch();
 ask();

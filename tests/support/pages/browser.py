@@ -17,17 +17,26 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 BROWSER = shutil.which("chromium") or shutil.which("google-chrome")
+_ACTING: dict[str, dict[str, Any]] = {
+    "Tab": {"windowsVirtualKeyCode": 9},
+    "Enter": {"windowsVirtualKeyCode": 13, "text": "\r"},
+}
+"""What the browser needs to know of keys that do something by themselves."""
 _OPTIONS = ("--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--remote-debugging-pipe")
 
 
 class Page:
-    """A page of the browser, with all that it has written to its console in ``messages``."""
+    """A page of the browser, with all that it has written to its console in ``messages``.
+
+    ``requests`` has the addresses that it asked for, once the domain ``Network`` is enabled.
+    """
 
     def __init__(self, to: BinaryIO, back: BinaryIO) -> None:
         self._to, self._back = to, back
         self._number = 0
         self._session: str | None = None
         self.messages: list[str] = []
+        self.requests: list[str] = []
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
         self._session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         for domain in ("Page", "Runtime", "Log"):
@@ -49,6 +58,8 @@ class Page:
                 return answer["result"]
             if answer.get("method") in ("Log.entryAdded", "Runtime.exceptionThrown", "Runtime.consoleAPICalled"):
                 self.messages.append(json.dumps(answer["params"]))
+            elif answer.get("method") == "Network.requestWillBeSent":
+                self.requests.append(answer["params"]["request"]["url"])
 
     def _read(self) -> Any:
         data = bytearray()
@@ -82,8 +93,9 @@ class Page:
 
     def key(self, name: str) -> None:
         """Press a key."""
+        more = _ACTING.get(name, {})
         for kind in ("keyDown", "keyUp"):
-            self.call("Input.dispatchKeyEvent", type=kind, key=name, code=name)
+            self.call("Input.dispatchKeyEvent", type=kind, key=name, code=name, **more)
 
     def size(self, width: int, height: int, *, is_dark: bool = False) -> None:
         """Give the page a size, and a colour scheme."""
