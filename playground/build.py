@@ -30,7 +30,7 @@ _LEFT_OUT: Final = {"chain_sampler.cpp", "python_json.cpp"}
 _COMPILE: Final = ("-std=c++20", "-fwasm-exceptions", "-Wall", "-DNDEBUG")
 _EXPORTED: Final = (
     *("argument", "answer", "mask_words", "load_vocabulary", "load_library", "compile", "pack_source", "shortest_text"),
-    *("reset_text", "accept_token", "fill_mask", "describe", "explain"),
+    *("reset_text", "accept_token", "fill_mask", "prepare_mask", "describe", "explain"),
 )
 _LINK: Final = (
     "-fwasm-exceptions",

@@ -31,6 +31,7 @@ namespace structgen {
 namespace {
 
 constexpr uint32_t kMaxInstructions = 2'000'000;
+constexpr size_t kMaxEngineBytes = size_t{32} << 20;  // of terms and states that grammars left
 constexpr size_t kMaxSourceBytes = 1 << 20;
 constexpr uint64_t kMaxNodes = 1'000'000;
 constexpr uint32_t kMaxDepth = 200;
@@ -44,6 +45,7 @@ struct Session {
   std::vector<uint32_t> eos;
   Library library;
   std::shared_ptr<Engine> engine;
+  bool is_engine_spent = true;
   std::shared_ptr<Constraint> constraint;
   std::unique_ptr<Matcher> matcher;
   std::vector<uint32_t> mask;
@@ -205,12 +207,15 @@ Program read(Source source, const std::string& text) {
   throw SourceError("there is no such notation", 0, 0);
 }
 
-// Makes the terms of a program and a constraint of them, as bindings/constraint.cpp does, in an engine of its own.
+// Makes the terms of a program and a constraint of them, as bindings/constraint.cpp does.  One engine serves one grammar
+// after the other, so that what they share is made once, until it has grown, or a grammar failed.
 void couple(const Program& program) {
   Session& all = session();
   all.matcher.reset();
   all.constraint.reset();
-  all.engine = std::make_shared<Engine>(all.tokens, all.vocabulary_size);
+  if (all.is_engine_spent || all.engine->machine().automaton().bytes_used() > kMaxEngineBytes)
+    all.engine = std::make_shared<Engine>(all.tokens, all.vocabulary_size);
+  all.is_engine_spent = true;
   Automaton& automaton = all.engine->machine().automaton();
   {
     const Turn turn(all.engine->mutex(), automaton.meter().pulse, Turn::kTurns);
@@ -227,11 +232,21 @@ void couple(const Program& program) {
     all.constraint->begin();
   }
   all.matcher = std::make_unique<Matcher>(all.constraint);
+  all.is_engine_spent = false;
 }
 
 Matcher& matcher() {
   if (!session().matcher) throw SourceError("there is no grammar", 0, 0);
   return *session().matcher;
+}
+
+// The steps of a call, which is 0 where all was known.
+template <class Call>
+uint64_t steps_of(Call&& call) {
+  Meter& meter = session().engine->machine().automaton().meter();
+  meter.steps = 0;
+  call();
+  return meter.steps;
 }
 
 uint32_t count_of(const std::vector<uint32_t>& mask) {
@@ -334,8 +349,21 @@ int fill_mask() {
   return answered([](std::string& out) {
     Matcher& own = matcher();
     session().mask.assign(own.constraint().words(), 0);
-    own.fill_mask(session().mask.data());
-    out = "{\"allowed\":" + std::to_string(count_of(session().mask)) + ",\"ends\":" + (own.is_accepting() ? "true" : "false") + "}";
+    const uint64_t steps = steps_of([&] { own.fill_mask(session().mask.data()); });
+    out = "{\"allowed\":" + std::to_string(count_of(session().mask)) + ",\"ends\":" + (own.is_accepting() ? "true" : "false") + ",\"steps\":" + std::to_string(steps) + "}";
+  });
+}
+
+// Makes what the mask after a token needs, and keeps it; the text stays as it is.
+int prepare_mask(int token) {
+  return answered([&](std::string& out) {
+    Matcher next(matcher());
+    uint64_t taken = 0;
+    if (next.accept(static_cast<uint32_t>(token)) && !next.is_terminated()) {
+      std::vector<uint32_t> mask(next.constraint().words());
+      taken = steps_of([&] { next.fill_mask(mask.data()); });
+    }
+    out = "{\"steps\":" + std::to_string(taken) + "}";
   });
 }
 

@@ -1,7 +1,10 @@
 // The worker of the page: makes the engine, then answers one question after the other.
 'use strict';
 
+const SLICE = 4; // milliseconds that a question waits at most for what is made ahead
+
 let engine = null;
+let ahead = null; // the tokens that may come next and were not looked at yet
 
 async function unpacked(text) {
   const packed = Uint8Array.from(atob(text), (character) => character.charCodeAt(0));
@@ -17,11 +20,13 @@ async function start({ module, vocabulary, library }) {
 }
 
 function explore({ notation, source, text, position }) {
+  ahead = null;
   const compiled = engine.compile(notation, source);
   if (compiled.error) return { compiled };
   const walked = engine.walk(text);
   const at = Math.min(position ?? walked.taken, walked.taken);
   const place = walked.error ? { error: walked.error } : engine.look(walked.ids, at, walked.taken);
+  if (!place.error) ahead = place.shown;
   return { compiled, walked, position: at, place };
 }
 
@@ -33,6 +38,13 @@ function shortest({ notation, source }) {
 
 const ANSWERS = { start, explore, shortest };
 
+// While nobody asks, the masks after each token that may come next are made, so that the next answer only reads them.
+function prepare() {
+  const began = performance.now();
+  while (ahead?.length && performance.now() - began < SLICE) if (engine.call('prepare_mask', null, ahead.shift()).error) ahead = null;
+  if (ahead?.length) setTimeout(prepare);
+}
+
 onmessage = async ({ data }) => {
   const { number, ask } = data;
   try {
@@ -40,4 +52,5 @@ onmessage = async ({ data }) => {
   } catch (error) {
     postMessage({ number, answer: { failed: String(error && error.message ? error.message : error) } });
   }
+  if (ahead) setTimeout(prepare);
 };

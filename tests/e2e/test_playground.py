@@ -199,6 +199,21 @@ def test_places_in_json_are_found_where_a_text_is_none() -> None:
 
 
 @in_node
+def test_a_mask_that_was_made_ahead_takes_little_work() -> None:
+    tokens = vocabulary()
+    given = [
+        ["schema", json.dumps({"type": "string", "format": name}), '"', tokens.tokens.index(token)]
+        for name in ("idn-email", "hostname")
+        for token in (b"a", b"x", b"hello")
+    ]
+    for without, ahead in _node("ahead", given):
+        assert without["allowed"] == ahead["allowed"] > 0
+        assert without["before"] == ahead["before"]
+        assert without["steps"] > 1_000
+        assert ahead["steps"] * 10 < without["steps"]
+
+
+@in_node
 @pytest.mark.skipif(not (data_folder() / REAL_SCHEMAS).exists(), reason="the real schemas are not there")
 def test_masks_of_real_schemas_are_those_of_the_native_engine() -> None:
     schemas = [one["schema"] for one in real_schemas(data_folder(), 100)]

@@ -72,6 +72,22 @@ function survive(engine, texts) {
   return { faults, kinds };
 }
 
+// The steps of a mask after a text and a token, and the same where the mask was made ahead.
+function aheadOf(engine, [notation, source, text, token]) {
+  const steps = [];
+  for (const isAhead of [false, true]) {
+    if (!engine.compile('gbnf', 'root ::= "a" root').error) throw new Error('a grammar without texts is read'); // and so the next begins anew
+    engine.compile(notation, source);
+    engine.walk(text);
+    if (isAhead) engine.call('prepare_mask', null, token);
+    const before = engine.mask();
+    engine.call('accept_token', null, token);
+    const after = engine.mask();
+    steps.push({ steps: after.steps, allowed: after.allowed, before: before.allowed });
+  }
+  return steps;
+}
+
 // Texts for which `jsonFault` and JSON.parse disagree.
 function jsonFaults(texts) {
   return texts.filter((text) => {
@@ -90,7 +106,7 @@ function jsonFaults(texts) {
 if (typeof module !== 'undefined') {
   module.exports = { judge, survive };
   if (require.main === module) {
-    // node playground_judge.js PARTS PAGE judge|survive|tokenize|compile|json < JSON
+    // node playground_judge.js PARTS PAGE judge|survive|tokenize|compile|ahead|json < JSON
     const { readFileSync } = require('node:fs');
     const [parts, page, what] = process.argv.slice(2);
     const createModule = require(`${parts}/module.js`);
@@ -104,6 +120,7 @@ if (typeof module !== 'undefined') {
         judge: () => judge(engine, input),
         survive: () => survive(engine, input),
         tokenize: () => input.map((text) => engine.vocabulary.tokenize(text)),
+        ahead: () => input.map((one) => aheadOf(engine, one)),
         json: () => jsonFaults(input),
         compile: () => input.map(([notation, source]) => engine.compile(notation, source)),
       };
