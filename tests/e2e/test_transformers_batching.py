@@ -15,6 +15,7 @@ transformers = pytest.importorskip("transformers")
 pytest.importorskip("transformers.generation.continuous_batching.cb_logits_processors")
 jsonschema_rs = pytest.importorskip("jsonschema_rs")
 
+from tiny_llama import EOS, WIDTH, tiny_llama  # noqa: E402
 from transformers import ContinuousBatchingConfig, GenerationConfig  # noqa: E402
 
 from structgen import compile, json_schema, regex, select  # noqa: E402
@@ -25,7 +26,6 @@ from structgen.grammar.nodes import CharClass, Tempered  # noqa: E402
 from structgen.integrations.transformers import ConstraintLogitsProcessor  # noqa: E402
 from structgen.integrations.transformers_batching import continuous_batching, generate_batch  # noqa: E402
 
-EOS, WIDTH = 0, 320
 PERSON = {
     "type": "object",
     "properties": {"name": {"type": "string", "maxLength": 6}, "age": {"type": "integer", "minimum": 0, "maximum": 99}},
@@ -46,21 +46,7 @@ def one_thread() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def model() -> Any:
-    torch.manual_seed(5)
-    config = transformers.LlamaConfig(
-        vocab_size=WIDTH,
-        hidden_size=32,
-        intermediate_size=48,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=256,
-        initializer_range=0.4,
-        bos_token_id=None,
-        eos_token_id=EOS,
-        pad_token_id=310,
-    )
-    return transformers.LlamaForCausalLM(config).eval()
+    return tiny_llama(5)
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
-transformers = pytest.importorskip("transformers")
+pytest.importorskip("transformers")
+
+from tiny_llama import EOS, PAD, WIDTH, tiny_llama  # noqa: E402
 
 from structgen import json_schema  # noqa: E402
 from structgen.decode import Greedy, Multinomial, Result, generate  # noqa: E402
@@ -22,7 +24,6 @@ from structgen.integrations import transformers as module  # noqa: E402
 from structgen.integrations.transformers import ConstraintLogitsProcessor, constrained_generate  # noqa: E402
 from structgen.models import from_transformers  # noqa: E402
 
-EOS, PAD, WIDTH = 0, 310, 320
 LETTER = ByteClass([(ord("a"), ord("z"))])
 GRAMMAR = sequence('{"name": "', Repeat(LETTER, 1, 6).named("name"), '", "ab": ', choice("true", "null", "12"), "}")
 PATTERN = re.compile(r'\{"name": "[a-z]{1,6}", "ab": (?:true|null|12)\}')
@@ -37,25 +38,6 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-def tiny_model(seed: int) -> Any:
-    """A Llama with random weights whose head is wider than the vocabulary."""
-    torch.manual_seed(seed)
-    config = transformers.LlamaConfig(
-        vocab_size=WIDTH,
-        hidden_size=32,
-        intermediate_size=48,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=256,
-        initializer_range=0.4,
-        bos_token_id=None,
-        eos_token_id=EOS,
-        pad_token_id=PAD,
-    )
-    return transformers.LlamaForCausalLM(config).eval()
-
-
 @pytest.fixture(params=["host", "pool"])
 def where_masks_are(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Run the test as on a CPU, and as on a GPU except for where the pool is."""
@@ -65,7 +47,7 @@ def where_masks_are(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPa
 
 @pytest.fixture(scope="module")
 def model() -> Any:
-    return tiny_model(1)
+    return tiny_llama(1)
 
 
 @pytest.fixture(scope="module")
@@ -163,7 +145,7 @@ def test_assisted_decoding(model: Any, constraint: Constraint, do_sample: bool) 
     """Drafts of another model are masked, rejected and rolled back; the output is still in the language."""
     torch.manual_seed(3)
     inputs = prompts(5)
-    found = run(model, constraint, inputs, assistant_model=tiny_model(2), do_sample=do_sample)
+    found = run(model, constraint, inputs, assistant_model=tiny_llama(2), do_sample=do_sample)
     assert PATTERN.fullmatch(found[0])
     if not do_sample:
         assert found == run(model, constraint, inputs)
@@ -396,7 +378,7 @@ def test_the_loop_takes_a_drafter(model: Any, wide: Constraint) -> None:
     A draft model with the same weights saves forward passes.
     """
     inputs = prompts(6, 3)
-    draft_model = from_transformers(tiny_model(1), list(wide.vocabulary.tokens))
+    draft_model = from_transformers(tiny_llama(1), list(wide.vocabulary.tokens))
     both: tuple[dict[str, Any], ...] = ({}, {"sampler": Multinomial(), "seed": 4})
     for options in both:
         held: dict[str, list[Result]] = {}
