@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING, Any, Final, final
 
 from structgen.engine import fill_mask_trees
 from structgen.engine.row_buffer import RowBuffer
-from structgen.errors import LimitExceeded
+from structgen.errors import StructgenError
 from structgen.log import logger
 
 if TYPE_CHECKING:
     from structgen.engine import Matcher
-    from structgen.errors import StructgenError
 
 __all__ = ["RequestMatcher", "fill_rows"]
 
@@ -44,7 +43,7 @@ class RequestMatcher:
     def __init__(self, matcher: Matcher, limit: int | None = None) -> None:
         self.matcher = matcher
         self.limit = limit
-        self.failure: StructgenError | None = None
+        self.failure: Exception | None = None
         self._beyond = 0
 
     @property
@@ -75,9 +74,13 @@ class RequestMatcher:
         """Let the answer have at most ``left`` more tokens, EOS not counted.
 
         Returns:
-            Whether it can be completed within them; if not, there is no limit.
+            Whether it can be completed within them; if not, there is no limit.  False if the answer has failed.
         """
-        is_enough = self.matcher.completes_within(left)
+        try:
+            is_enough = self.matcher.completes_within(left)
+        except Exception as error:
+            self._fail(error)
+            return False
         self.limit = self.taken + left if is_enough else None
         return is_enough
 
@@ -85,7 +88,7 @@ class RequestMatcher:
         """Take a run of tokens; those after the end have no effect.
 
         Returns:
-            False if one is refused, or a bound of the constraint's limits was reached; the state is as before.
+            False if one is refused, and the state is as before; or if the answer has failed.
         """
         if self.failure is not None:
             return False
@@ -98,9 +101,9 @@ class RequestMatcher:
                     self.matcher.rollback(done)
                     return False
                 done += 1
-        except LimitExceeded as error:
-            self.matcher.rollback(done)
+        except Exception as error:
             self._fail(error)
+            self._take_back(done)
             return False
         self._beyond += len(tokens) - done
         return True
@@ -113,7 +116,7 @@ class RequestMatcher:
         known = next((at for at, token in enumerate(tokens) if not 0 <= token < size), len(tokens))
         try:
             return list(tokens[: self.matcher.validate(list(tokens[:known]))])
-        except LimitExceeded:
+        except Exception:  # the row of the next token meets it too
             return []
 
     def drafts(self, drafted: Sequence[int], most: int) -> list[int]:
@@ -134,7 +137,7 @@ class RequestMatcher:
                     probe.accept(token)
                 found += after
                 found += self._forced(probe, most - len(found))
-        except LimitExceeded:
+        except Exception:  # as above
             return proposals[:most]
         left = self.left
         return found if left is None else found[: left + 1]
@@ -169,27 +172,36 @@ class RequestMatcher:
     def fill(self, bitmask: Any, row: int) -> None:
         """Write the row of the next token.
 
-        Past the end it allows everything.  Where a bound of the constraint's limits is reached, it allows only EOS, and
-        the answer has failed: no token is taken any more.
+        Past the end it allows everything.  Where the matcher meets an error, such as a bound of the limits, it allows
+        only EOS, and the answer has failed: no token is taken any more.
         """
-        if self.failure is None and self.matcher.is_terminated:
-            bitmask[row] = ALL
-            return
         try:
             if self.failure is None:
-                self.matcher.fill_mask(bitmask, row, budget=self.left)
+                if self.matcher.is_terminated:
+                    bitmask[row] = ALL
+                else:
+                    self.matcher.fill_mask(bitmask, row, budget=self.left)
                 return
-        except LimitExceeded as error:
+        except Exception as error:
             self._fail(error)
         bitmask[row] = 0
         for token in self.matcher.constraint.vocabulary.eos:
             bit = 1 << (token & 31) if token & 31 < 31 else -(1 << 31)
             bitmask[row, token >> 5] = bitmask[row, token >> 5] | bit
 
-    def _fail(self, error: LimitExceeded) -> None:
-        logger.error("an answer ends with an error after %d tokens: %s", self.taken, error)
+    def _fail(self, error: Exception) -> None:
+        fault = None if isinstance(error, StructgenError) else error
+        logger.error("an answer ends with an error after %d tokens: %s", self.taken, error, exc_info=fault)
         self.failure = error
         self.matcher.limit = 0  # so that no buffer of rows fills its row
+
+    def _take_back(self, count: int) -> None:
+        """Undo what was taken for a moment."""
+        try:
+            self.matcher.rollback(count)
+        except Exception as error:
+            if self.failure is None:
+                self._fail(error)
 
     def fill_chain(self, drafts: Sequence[int], bitmask: Any, row: int) -> None:
         """Write the row of the next token and the rows after each draft; where one is refused, the last row stands."""
@@ -203,19 +215,21 @@ class RequestMatcher:
                 self.fill(bitmask, at)
             else:
                 bitmask[at] = bitmask[at - 1]
-        self.matcher.rollback(done)
+        self._take_back(done)
 
     def is_tight(self, drafts: Sequence[int]) -> bool:
         """Whether some row of a chain depends on the limit."""
         if self.limit is None:
             return False
         done, found = 0, self.matcher.needs_budget_mask(max(0, self.limit - self.taken))
-        for token in drafts:
-            if found or self.is_over or not self.matcher.accept(token):
-                break
-            done += 1
-            found = not self.is_over and self.matcher.needs_budget_mask(max(0, self.limit - self.taken))
-        self.matcher.rollback(done)
+        try:
+            for token in drafts:
+                if found or self.is_over or not self.matcher.accept(token):
+                    break
+                done += 1
+                found = not self.is_over and self.matcher.needs_budget_mask(max(0, self.limit - self.taken))
+        finally:
+            self._take_back(done)
         return found
 
 
@@ -227,7 +241,7 @@ def fill_rows(requests: Sequence[RequestMatcher], drafts: Sequence[Sequence[int]
     """Fill the rows of a batch in one call, on all processors, without the GIL.
 
     Each request has one row for its next token and one after each of its drafts; the rows of the requests follow each
-    other.  Rows that depend on a limit are filled again, one by one.
+    other.  Rows that depend on a limit are filled again, one by one; all are, if a matcher meets an error.
 
     Args:
         requests: the requests; one whose answer is over, or has failed, is filled as ``RequestMatcher.fill`` does.
@@ -238,8 +252,16 @@ def fill_rows(requests: Sequence[RequestMatcher], drafts: Sequence[Sequence[int]
     Raises:
         IndexError: there are too few rows.
     """
+    count = len(requests) + sum(map(len, drafts))
+    if count > len(bitmask):
+        raise IndexError(f"fill_rows: {count} rows of a bitmask that has {len(bitmask)}")
     if not any(drafts):
-        for row in RowBuffer(bitmask).fill([request.matcher for request in requests]):
+        rows: Sequence[int] = range(len(requests))
+        try:
+            rows = RowBuffer(bitmask).fill([request.matcher for request in requests])
+        except Exception as error:
+            logger.debug("the rows of a batch are filled one by one: %s", error)
+        for row in rows:
             requests[row].fill(bitmask, row)
         return
     again = [True] * len(requests)
@@ -250,7 +272,7 @@ def fill_rows(requests: Sequence[RequestMatcher], drafts: Sequence[Sequence[int]
             not all(each) or any(token in request.matcher.constraint.vocabulary.eos for token in tokens)
             for request, tokens, each in zip(requests, drafts, allowed, strict=True)
         ]
-    except LimitExceeded as error:
+    except Exception as error:
         logger.debug("the rows of a batch are filled one by one: %s", error)
     row = 0
     for at, (request, tokens) in enumerate(zip(requests, drafts, strict=True)):
@@ -262,5 +284,5 @@ def fill_rows(requests: Sequence[RequestMatcher], drafts: Sequence[Sequence[int]
 def _is_tight(request: RequestMatcher, tokens: Sequence[int]) -> bool:
     try:
         return request.is_tight(tokens)
-    except LimitExceeded:
+    except Exception:  # the walk meets it too
         return True

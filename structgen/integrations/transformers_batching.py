@@ -429,7 +429,7 @@ class ConstraintBatchProcessor(Live, ContinuousBatchingLogitsProcessor):
         apply_mask(scores, MaskRows(self._pool.table, tensor_arg[: len(scores), None].contiguous()))
         return scores
 
-    def forget(self, request_id: str) -> StructgenError | None:
+    def forget(self, request_id: str) -> Exception | None:
         """Drop the state of a request, and return the error that ended it."""
         row = self._rows.pop(request_id, None)
         return None if row is None else row.request.failure

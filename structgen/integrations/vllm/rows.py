@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from structgen.integrations.request_matcher import ALL, fill_rows
 from structgen.integrations.vllm.backend import RequestGrammar
+from structgen.log import logger
 
 if TYPE_CHECKING:
     from structgen.engine import Matcher
+    from structgen.engine.row_buffer import RowBuffer
 
 __all__ = ["batch_rows"]
 
@@ -42,7 +44,7 @@ def batch_rows(
     bitmask = manager._grammar_bitmask
     buffer = manager.backend.buffer_of(bitmask)
     if not drafts and (manager.reasoner_cls is None or manager.enable_in_reasoning):
-        for row in buffer.fill_owned(requests, ids, _begun):
+        for row in _left_rows(buffer, requests, ids):
             _grammar_of(requests[ids[row]]).matcher.fill(buffer.rows, row)
         return buffer.rows[: len(ids)]
     buffer.forget()
@@ -72,6 +74,21 @@ def batch_rows(
         if begin < end:
             bitmask[begin:end] = ALL
     return bitmask[:row].numpy()
+
+
+def _left_rows(buffer: RowBuffer, requests: Mapping[str, Any], ids: Sequence[str]) -> Sequence[int]:
+    """Fill the rows that one call can fill; those that are left: all, if a matcher meets an error.
+
+    One by one they show whose it is, and the others go on.
+    """
+    try:
+        return buffer.fill_owned(requests, ids, _begun)
+    except Exception as error:
+        logger.debug("the rows of a batch are filled one by one: %s", error)
+        buffer.forget()
+        for request_id in ids:
+            _begun(requests[request_id])
+        return range(len(ids))
 
 
 def _grammar_of(request: Any) -> RequestGrammar:

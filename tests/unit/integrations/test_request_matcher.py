@@ -9,6 +9,8 @@ import pytest
 
 import structgen as sg
 from structgen.engine.mask import allowed_ids, empty_masks
+from structgen.engine.row_buffer import RowBuffer
+from structgen.integrations import request_matcher
 from structgen.integrations.request_matcher import RequestMatcher, fill_rows
 
 TOKENS = [b"", b"a", b"b", b"ab", b"ba", b"abab", b"c", b""]
@@ -180,3 +182,68 @@ def test_an_error_of_a_matcher_ends_its_own_answer(drafts: list[int]) -> None:
     assert set(allowed_ids(rows[1 + len(drafts)], 257)) == {256}
     broken.reset()
     assert broken.failure is None
+
+
+def _broken(request: RequestMatcher, method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a method of the matcher of a request fail, and whatever is done with many matchers at once."""
+    usual = getattr(sg.Matcher, method)
+
+    def faulty(matcher: sg.Matcher, *args: object, **kwargs: object) -> object:
+        if matcher is request.matcher:
+            raise RuntimeError("a fault")
+        return usual(matcher, *args, **kwargs)
+
+    def together(*_: object) -> None:
+        raise RuntimeError("a fault of one of them")
+
+    monkeypatch.setattr(sg.Matcher, method, faulty)
+    monkeypatch.setattr(request_matcher, "fill_mask_trees", together)
+    monkeypatch.setattr(RowBuffer, "fill", together)
+
+
+@pytest.mark.parametrize("drafts", [[], [1, 2]])
+@pytest.mark.parametrize("method", ["accept", "fill_mask", "completes_within"])
+def test_an_exception_of_a_matcher_ends_its_own_answer(
+    method: str, drafts: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever it is: the rows of others in its batch are as without it, and its own allow only EOS from then on."""
+    broken, other, rows = _request(3), _request(3), empty_masks(8, 2 * (1 + len(drafts)))
+    fill_rows([broken, other], [drafts, drafts] if drafts else [], rows)
+    expected = rows.copy()
+    _broken(broken, method, monkeypatch)
+    rows[:] = 0
+    fill_rows([broken, other], [drafts, drafts] if drafts else [], rows)
+    own = 1 + len(drafts)
+    assert np.array_equal(rows[own:], expected[own:])
+    if method == "completes_within":
+        assert not broken.limit_to(3)
+    assert not broken.accept([1])
+    assert str(broken.failure) == "a fault"
+    broken.fill(rows, 0)
+    assert set(allowed_ids(rows[0], 8)) == {EOS}
+    assert broken.validate([1]) == broken.drafts([1], 4) == []
+    assert other.accept([1])
+    assert other.failure is None
+
+
+def test_looking_for_limits_leaves_the_state(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drafts that were taken for a moment are taken back, also where a matcher meets an error after them."""
+    request = _request(5)
+
+    def faulty(matcher: sg.Matcher, budget: int) -> bool:
+        if matcher.history_length == 2:
+            raise RuntimeError("a fault")
+        return budget < 0
+
+    monkeypatch.setattr(sg.Matcher, "needs_budget_mask", faulty)
+    with pytest.raises(RuntimeError, match="a fault"):
+        request.is_tight([1, 2, 1])
+    assert request.taken == 0
+
+
+def test_too_few_rows_are_no_error_of_a_matcher() -> None:
+    """They are the caller's, and no answer fails."""
+    request = _request()
+    with pytest.raises(IndexError, match="3 rows of a bitmask that has 2"):
+        fill_rows([request], [[1, 2]], empty_masks(8, 2))
+    assert request.failure is None
