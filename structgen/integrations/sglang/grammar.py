@@ -22,8 +22,9 @@ from structgen_kernels.masks.apply_mask import apply_mask
 from structgen_kernels.masks.mask_rows import MaskRows
 
 from structgen.engine import Constraint, compile, fill_mask_trees
-from structgen.errors import BudgetError, LimitExceeded
+from structgen.errors import BudgetError
 from structgen.integrations.request_matcher import RequestMatcher, fill_rows
+from structgen.log import logger
 
 __all__ = [
     "StructgenGrammar",
@@ -356,9 +357,9 @@ class _Tree:
             self.grammar.request.matcher.fill_mask_within(words, row, left)
 
     def put_slowly(self, words: NDArray[np.int32]) -> None:
-        """Fill and write the rows one by one, after a bound of the limits was reached in some tree.
+        """Fill and write the rows one by one, after a matcher has met an error in some tree.
 
-        Where it is reached after a draft, the row there allows only EOS: a draft that is taken then ends the request
+        Where it meets one after a draft, the row there allows only EOS: a draft that is taken then ends the request
         with the error when SGLang has it accepted.
         """
         request = self.grammar.request
@@ -368,7 +369,7 @@ class _Tree:
                 request.matcher.fill_mask_tree(self.tokens, self.parents, words)
                 self.put(words)
                 return
-            except LimitExceeded:
+            except Exception:  # of whatever kind, it is that of this request
                 request.fill(words, 0)
         words[1:] = 0
         for token in self.grammar.constraint.vocabulary.eos:
@@ -392,7 +393,7 @@ def _fill(trees: Sequence[_Tree], width: int) -> None:
             for tree, part in zip(trees, parts, strict=True):
                 tree.put(part)
             return
-    except LimitExceeded:
-        pass
+    except Exception:
+        logger.debug("the trees of a batch are filled one by one", exc_info=True)
     for tree, part in zip(trees, parts, strict=True):
         tree.put_slowly(part)
