@@ -1,16 +1,24 @@
-"""The plug-in beside vLLM's own classes: entry points, the manager, thoughts, and ``LLM(...)``."""
+"""The plug-in beside vLLM's own classes: entry points, the manager, and thoughts."""
 
 from __future__ import annotations
 
 import json
+import os
 import random
+import subprocess
+import sys
 from importlib.metadata import entry_points
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 from conftest import ENVIRONMENT, SMALL
+
+from structgen.engine import Matcher
+from structgen.engine.row_buffer import RowBuffer
+from structgen.integrations import request_matcher
 
 pytestmark = pytest.mark.vllm
 
@@ -135,6 +143,63 @@ def test_a_vllm_that_differs_is_refused_by_name(monkeypatch: pytest.MonkeyPatch)
         plugin.register()
 
 
+def _config(folder: str, **arguments: Any) -> Any:
+    from vllm.engine.arg_utils import EngineArgs
+
+    from structgen.integrations.vllm.plugin import register
+
+    register()
+    return EngineArgs(model=folder, max_model_len=256, **arguments).create_engine_config()
+
+
+def test_the_other_model_runner_is_refused_by_name(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """vLLM for CPUs has no Triton, which the model runner V2 needs: a start that asks for it ends."""
+    from vllm import envs
+
+    envs.disable_envs_cache()  # of an engine that ran here before
+    monkeypatch.setenv("STRUCTGEN_VLLM", "1")
+    assert _config(folder).use_v2_model_runner is False
+    monkeypatch.setenv("VLLM_USE_V2_MODEL_RUNNER", "1")
+    with pytest.raises(ValueError, match="Model Runner V2 requires Triton"):
+        _config(folder)
+
+
+def test_async_scheduling_is_off_or_refused_by_name(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On CPUs it is off, whatever is asked for; beside the drafter of forced text it is refused anywhere."""
+    monkeypatch.setenv("STRUCTGEN_VLLM", "1")
+    assert _config(folder, async_scheduling=True).scheduler_config.async_scheduling is False
+    drafts = {
+        "method": "custom_class",
+        "model": "structgen.integrations.vllm.proposer.ForcedText",
+        "num_speculative_tokens": 4,
+    }
+    assert _config(folder, speculative_config=drafts).scheduler_config.async_scheduling is False
+    with pytest.raises(ValueError, match="async scheduling is only supported with"):
+        _config(folder, speculative_config=drafts, async_scheduling=True)
+
+
+def test_answers_are_complete_under_async_scheduling(folder: str) -> None:
+    """Where it is kept on, as on GPUs: a step is planned while the tokens of the last one are still on their way."""
+    import jsonschema_rs
+
+    schemas: list[Any] = [SCHEMA, {"type": "array", "items": {"enum": ["x", "yy"]}, "minItems": 1, "maxItems": 3}] * 3
+    done = subprocess.run(
+        [sys.executable, str(Path(__file__).with_name("async_job.py")), json.dumps([folder, SMALL, schemas])],
+        env={**os.environ, **ENVIRONMENT, "STRUCTGEN_VLLM": "1", "VLLM_ENABLE_V1_MULTIPROCESSING": "0"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-6000:]
+    said = json.loads(done.stdout.splitlines()[-1])
+    assert said["scheduler"] == "AsyncScheduler"
+    for schema, answers in zip(schemas, said["answers"], strict=True):
+        assert len(answers) == 2
+        for text, reason in answers:
+            assert reason == "stop"
+            assert jsonschema_rs.is_valid(schema, json.loads(text))
+
+
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("thinks", [False, True])
 def test_rows_of_one_call_are_those_of_the_walk_of_vllm(
@@ -192,36 +257,41 @@ def test_thoughts_are_free_and_the_answer_fits(manager: Any, tokenizer: Any) -> 
     assert isinstance(json.loads(tokenizer.decode(written[9:-1]))["a"], int)
 
 
-def test_an_offline_engine_is_constrained(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """``LLM(...)`` with the environment variable, different schemas in one call, and two answers each."""
-    for name, value in {**ENVIRONMENT, "STRUCTGEN_VLLM": "1"}.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
-    from vllm import LLM, SamplingParams
-    from vllm.exceptions import VLLMValidationError
-    from vllm.sampling_params import StructuredOutputsParams
+@pytest.mark.parametrize("with_drafts", [False, True])
+@pytest.mark.parametrize("method", ["completes_within", "fill_mask", "accept"])
+def test_an_exception_of_a_matcher_ends_its_own_request(
+    manager: Any, tokenizer: Any, method: str, monkeypatch: pytest.MonkeyPatch, *, with_drafts: bool
+) -> None:
+    """The rows of the others are as without it; its own allow only EOS, and its next token ends it."""
+    text = tokenizer.encode('{"a": 12345}')
+    requests = {each.request_id: each for each in (_request(manager, tokenizer, json=SCHEMA) for _ in range(3))}
+    ids = list(requests)
+    drafts = dict.fromkeys(ids, text[:2]) if with_drafts else {}
+    expected = manager.grammar_bitmask(requests, ids, drafts).copy()
+    for request in requests.values():
+        grammar = request.structured_output_request.grammar
+        grammar.reset()
+        grammar.is_begun = False
+    manager.backend.destroy()  # else the rows are known
+    broken, usual = requests[ids[1]], getattr(Matcher, method)
 
-    llm = LLM(
-        model=folder,
-        max_model_len=256,
-        enforce_eager=True,
-        dtype="float32",
-        load_format="dummy",
-        hf_overrides=SMALL,
-    )
-    schemas = [SCHEMA, {"type": "array", "items": {"enum": ["x", "yy"]}, "minItems": 1, "maxItems": 3}]
-    asked = [
-        SamplingParams(n=2, max_tokens=30, seed=1, structured_outputs=StructuredOutputsParams(json=schema))
-        for schema in schemas
-    ]
-    import jsonschema_rs
+    def faulty(matcher: Any, *args: Any, **kwargs: Any) -> Any:
+        if matcher is broken.structured_output_request.grammar.matcher.matcher:
+            raise RuntimeError("a fault")
+        return usual(matcher, *args, **kwargs)
 
-    for schema, answer in zip(schemas, llm.generate(["a", "b"], asked), strict=True):
-        assert len(answer.outputs) == 2
-        for each in answer.outputs:
-            assert each.finish_reason == "stop"
-            assert jsonschema_rs.is_valid(schema, json.loads(each.text))
-    # What the prompt leaves of the model's length bounds the answer, too.
-    short = SamplingParams(max_tokens=200, structured_outputs=StructuredOutputsParams(regex="[0-9]{90}"))
-    with pytest.raises(VLLMValidationError, match="takes"):
-        llm.generate([{"prompt_token_ids": [1] * 200}], short)
+    def together(*_: Any) -> None:
+        raise RuntimeError("a fault of one of them")
+
+    monkeypatch.setattr(Matcher, method, faulty)
+    for place in (RowBuffer, "fill_owned"), (RowBuffer, "fill"), (request_matcher, "fill_mask_trees"):
+        monkeypatch.setattr(*place, together)
+    rows = manager.grammar_bitmask(requests, ids, drafts)
+    each = len(rows) // 3
+    assert np.array_equal(rows[:each], expected[:each])
+    assert np.array_equal(rows[2 * each :], expected[2 * each :])
+    assert not manager.accept_tokens(broken, text[:1])
+    assert manager.accept_tokens(requests[ids[2]], text[:1])
+    row = manager.grammar_bitmask(requests, [ids[1]], {})[0]
+    allowed = np.flatnonzero(np.unpackbits(row.view(np.uint8), bitorder="little"))
+    assert list(allowed) == [tokenizer.eos_token_id]
