@@ -174,7 +174,8 @@ class _Pool:
     def _died(self, worker: _Worker) -> None:
         worker.process.join()
         code = worker.process.exitcode or 0
-        how = signal.Signals(-code).name if code < 0 else f"status {code}"
+        names = {each.value: each.name for each in signal.Signals}  # of real-time signals only the first and last
+        how = names.get(-code, f"signal {-code}") if code < 0 else f"status {code}"
         if not worker.is_ready:
             raise Failure(f"a process ended with {how} while it loaded the model; try fewer --workers", FAILED)
         if worker.is_careful:

@@ -81,7 +81,18 @@ class Call:
     settings: Mapping[str, Any]
 
     def id_of(self, row: Mapping[str, Any]) -> Any:
-        """What tells a row apart."""
+        """What tells a row apart.
+
+        Raises:
+            ArgumentError: the row has no such column, and so has none of them.
+        """
+        if self.id_column not in row:
+            raise ArgumentError(
+                "id_column",
+                f"the rows have no column {self.id_column!r}",
+                evidence=f"they have {', '.join(map(repr, row))}"[:300],
+                remedy="name the column that tells rows apart: processor(..., id_column=...)",
+            )
         return row[self.id_column]
 
     def arguments(self, program: Program[..., Any], row: Mapping[str, Any]) -> dict[str, Any]:

@@ -227,15 +227,19 @@ class ConstrainedBatching(Live):
         if request_id in self._open:
             raise GenerationError(_SUBJECT, f"there is a request {request_id!r} already", remedy="leave the id out")
         self._open[request_id] = compiled, self.manager.num_return_sequences
-        taken = self.manager.add_request(
-            list(input_ids),
-            request_id=request_id,
-            max_new_tokens=self._most(max_new_tokens),
-            streaming=streaming,
-            **settings,
-        )
+        taken = None
+        try:
+            taken = self.manager.add_request(
+                list(input_ids),
+                request_id=request_id,
+                max_new_tokens=self._most(max_new_tokens),
+                streaming=streaming,
+                **settings,
+            )
+        finally:
+            if taken is None:  # ``results`` does not wait for it
+                self._open.pop(request_id, None)
         if taken is None:
-            del self._open[request_id]
             raise self._stopped()
         return request_id
 

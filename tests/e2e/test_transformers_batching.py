@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import queue
 import re
 import warnings
 from collections.abc import Iterator
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -304,3 +306,15 @@ def test_the_embedded_model() -> None:
             json.loads(tokenizer.decode(output.generated_tokens, skip_special_tokens=True))
         )
         assert output.generated_tokens == alone(model, prompt, constraint, 20)
+
+
+def test_a_request_for_which_there_is_no_place_is_not_waited_for(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its error is that of transformers, and its id is free again."""
+    with continuous_batching(model, generation_config=greedy(), continuous_batching_config=sizes()) as batching:
+        with monkeypatch.context() as patched:
+            patched.setattr(batching.manager, "add_request", mock.Mock(side_effect=queue.Full))
+            with pytest.raises(queue.Full):
+                batching.add_request([5, 6], max_new_tokens=2, request_id="a")
+        assert list(batching.results()) == []
+        batching.add_request([5, 6], max_new_tokens=2, request_id="a")
+        assert [output.request_id for output in batching.results()] == ["a"]

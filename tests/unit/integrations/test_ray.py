@@ -12,7 +12,7 @@ import pytest
 from pydantic import AfterValidator, BaseModel, Field
 
 import structgen as sg
-from structgen.errors import GrammarError, ModelError, ProgramError
+from structgen.errors import ArgumentError, GrammarError, ModelError, ProgramError
 from structgen.integrations.ray import processor
 from structgen.integrations.ray_engines import Call, HTTPAsking, Packed, VLLMAsking
 from structgen.program import Program
@@ -58,6 +58,13 @@ def http(program: Program[..., Any], kind: Any = "vllm", **settings: Any) -> HTT
 def answered(asking: VLLMAsking, row: dict[str, Any], text: str, tokens: int = 9) -> dict[str, Any]:
     """The row of an answer of vLLM's engine."""
     return asking.row({**row, **asking(row), "generated_text": text, "num_generated_tokens": tokens})
+
+
+def test_rows_without_the_column_that_tells_them_apart_are_refused() -> None:
+    """Before anything is asked: without it, no error could be told from another."""
+    for asking in (vllm(number), http(number)):
+        with pytest.raises(ArgumentError, match=r"no column 'key'.*'text'.*id_column="):
+            asking({"text": "1"})
 
 
 def test_vllm_gets_messages_and_the_schema_as_text() -> None:
