@@ -40,8 +40,12 @@ _NUMBERS = itertools.count()
 
 
 def vocabulary() -> Vocabulary:
-    """Bytes and longer tokens; one is new each time, so that its engine has derived nothing yet."""
-    words = [a + b for a in "abcdef" for b in "abcdef"] + ["name", ": ", "me: ", f"number {next(_NUMBERS)}"]
+    """Bytes and longer tokens; one is new each time, so that its engine has derived nothing yet.
+
+    The longest ones make the first mask after the text that needs few steps derive much.
+    """
+    words = [a + b for a in "abcdef" for b in "abcdef"] + ["acadbcbdacad", "bcbdacadbcad", "adacbdbc"]
+    words += ["name", ": ", "me: ", f"number {next(_NUMBERS)}"]
     return Vocabulary([b"", *(bytes([value]) for value in range(1, 256)), *(word.encode() for word in words)], eos=[0])
 
 
