@@ -20,7 +20,7 @@ __all__ = ["batch_rows"]
 
 
 def batch_rows(
-    manager: Any, requests: Mapping[str, Any], ids: Sequence[str], drafts: Mapping[str, Sequence[int]]
+    manager: Any, requests: dict[str, Any], ids: list[str], drafts: Mapping[str, Sequence[int]]
 ) -> Any | None:
     """Fill one row for the next token of each request, and one after each of its drafts.
 
@@ -76,7 +76,7 @@ def batch_rows(
     return bitmask[:row].numpy()
 
 
-def _left_rows(buffer: RowBuffer, requests: Mapping[str, Any], ids: Sequence[str]) -> Sequence[int]:
+def _left_rows(buffer: RowBuffer, requests: dict[str, Any], ids: list[str]) -> Sequence[int]:
     """Fill the rows that one call can fill; those that are left: all, if a matcher meets an error.
 
     One by one they show whose it is, and the others go on.
