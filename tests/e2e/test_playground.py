@@ -6,7 +6,6 @@ Built by ``make playground``; ``make playground-test`` builds it and runs these 
 from __future__ import annotations
 
 import json
-import os
 import random
 import shutil
 import subprocess
@@ -16,23 +15,20 @@ from typing import Any, Final
 import pytest
 from click.testing import CliRunner
 from data_folder import REAL_SCHEMAS, data_folder, real_schemas
-from playground_cases import cases, hostile, vocabulary, walk
+from playground_cases import FEWEST, JUDGE, PAGE, cases, hostile, vocabulary, walk
 
 import structgen as sg
 from structgen.cli.main import cli
 from structgen.models import embedded_folder
 
 _ROOT: Final = Path(__file__).resolve().parents[2]
-_PAGE: Final = Path(os.environ.get("STRUCTGEN_PLAYGROUND", _ROOT / "build" / "playground")) / "index.html"
-_JUDGE: Final = _ROOT / "tests" / "support" / "pages" / "playground_judge.js"
 _NODE: Final = shutil.which("node")
-_FEWEST: Final = 200
 
 pytestmark = [
     pytest.mark.playground,
     pytest.mark.exhaustive,
     pytest.mark.model,
-    pytest.mark.skipif(not _PAGE.exists(), reason=f"{_PAGE} is not there; build it: make playground"),
+    pytest.mark.skipif(not PAGE.exists(), reason=f"{PAGE} is not there; build it: make playground"),
 ]
 in_node = pytest.mark.skipif(_NODE is None, reason="there is no node")
 
@@ -44,7 +40,7 @@ def judged() -> list[dict[str, Any]]:
 
 def _node(what: str, given: Any) -> Any:
     assert _NODE is not None
-    command = [_NODE, str(_JUDGE), str(_PAGE.parent / "parts"), str(_ROOT / "playground" / "page"), what]
+    command = [_NODE, str(JUDGE), str(PAGE.parent / "parts"), str(_ROOT / "playground" / "page"), what]
     done = subprocess.run(command, input=json.dumps(given), capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     return json.loads(done.stdout)
@@ -54,7 +50,7 @@ def _node(what: str, given: Any) -> Any:
 def test_masks_are_those_of_the_native_engine_in_node(judged: list[dict[str, Any]]) -> None:
     answer = _node("judge", judged)
     assert answer["faults"] == []
-    assert answer["count"] >= _FEWEST
+    assert answer["count"] >= FEWEST
 
 
 _ONLY_IN_LINKS: Final = {

@@ -6,7 +6,6 @@ Built by ``make playground``; ``make playground-test`` builds it and runs these 
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -14,19 +13,16 @@ from urllib.parse import urlencode
 
 import pytest
 from browser import BROWSER, Page, browser
-from playground_cases import cases, hostile
+from playground_cases import FEWEST, JUDGE, PAGE, cases, hostile
 
 _ROOT: Final = Path(__file__).resolve().parents[2]
-_PAGE: Final = Path(os.environ.get("STRUCTGEN_PLAYGROUND", _ROOT / "build" / "playground")) / "index.html"
-_JUDGE: Final = _ROOT / "tests" / "support" / "pages" / "playground_judge.js"
 _CONTRAST: Final = _ROOT / "tests" / "support" / "pages" / "contrast.js"
-_FEWEST: Final = 200
 
 pytestmark = [
     pytest.mark.playground,
     pytest.mark.exhaustive,
     pytest.mark.model,
-    pytest.mark.skipif(not _PAGE.exists(), reason=f"{_PAGE} is not there; build it: make playground"),
+    pytest.mark.skipif(not PAGE.exists(), reason=f"{PAGE} is not there; build it: make playground"),
     pytest.mark.skipif(BROWSER is None, reason="there is no chromium"),
 ]
 
@@ -40,14 +36,14 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
 def _open(page: Page, fragment: str = "") -> None:
     page.call("Page.navigate", url="about:blank")
     page.size(1280, 900)
-    page.open(_PAGE.as_uri() + fragment)
+    page.open(PAGE.as_uri() + fragment)
     page.wait("document.querySelector('#place .big') || !document.getElementById('problem').hidden")
 
 
 def _start_engine(page: Page) -> None:
     """Make an engine in the page itself, beside that of its worker."""
     worker = page.run("document.getElementById('worker').textContent").replace("onmessage =", "globalThis.unused =")
-    judge = _JUDGE.read_text("utf-8")
+    judge = JUDGE.read_text("utf-8")
     kept = "Object.assign(globalThis, {createModule, Engine, unpacked, judge}); null;"
     page.run(f"{{ const module = undefined; {worker}\n{judge}\n{kept} }}")
     page.run(
@@ -62,7 +58,7 @@ def test_masks_are_those_of_the_native_engine(page: Page) -> None:
     _start_engine(page)
     answer = page.run(f"judge(own, {json.dumps(cases())})")
     assert answer["faults"] == []
-    assert answer["count"] >= _FEWEST
+    assert answer["count"] >= FEWEST
 
 
 def _write(page: Page, notation: str, source: str, text: str) -> None:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import sys
 import zlib
@@ -19,6 +20,13 @@ import numpy as np
 
 import structgen as sg
 from structgen.models import embedded_folder
+
+_ROOT: Final = Path(__file__).resolve().parents[3]
+PAGE: Final = Path(os.environ.get("STRUCTGEN_PLAYGROUND", _ROOT / "build" / "playground")) / "index.html"
+"""The page that ``make playground`` builds."""
+JUDGE: Final = Path(__file__).with_name("playground_judge.js")
+FEWEST: Final = 200
+"""Cases that a comparison has."""
 
 NOTATIONS: Final[dict[str, Callable[[str], Any]]] = {
     "schema": sg.json_schema,
