@@ -14,11 +14,19 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
 from types import FunctionType
-from typing import TYPE_CHECKING, Any, Final, Literal, final, get_type_hints
+from typing import TYPE_CHECKING, Any, Final, final, get_type_hints
 
 from structgen.decode import Greedy
 from structgen.errors import ArgumentError, ModelError, ProgramError
-from structgen.integrations.openai_server.dialects import DIALECTS, Kind, Translation, sampling_of, translation_of
+from structgen.integrations.openai_server.dialects import (
+    DIALECTS,
+    Kind,
+    Translation,
+    check_refusal,
+    ending_of,
+    sampling_of,
+    translation_of,
+)
 from structgen.program.backends.remote_answer import Ending
 from structgen.program.batch_row import COLUMNS, error_row, item_row, item_seed
 from structgen.program.definition import Program
@@ -302,13 +310,12 @@ class HTTPAsking(_Asking):
             error = response.get("error") or response
             told = error.get("message") if isinstance(error, dict) else error
             raise ModelError("server", "it refuses the request", evidence=str(told or error)[:300])
-        translation, usage = self.translation(answer), response.get("usage") or {}
-        text = choices[0]["message"].get("content") or ""
+        message, translation = choices[0]["message"], self.translation(answer)
+        check_refusal("server", message)
+        text = message.get("content") or ""
         if translation.is_wrapped:
             text = _unwrapped(text, answer)
-        reason: Literal["stop", "length"] = "stop" if choices[0].get("finish_reason") == "stop" else "length"
-        tokens = usage.get("completion_tokens")
-        return _Answers(text, Ending(reason, usage.get("prompt_tokens"), tokens, translation.losses))
+        return _Answers(text, ending_of("server", choices[0], response.get("usage") or {}, translation.losses))
 
 
 def _unwrapped(text: str, answer: Answer) -> str:

@@ -11,12 +11,14 @@ from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING, Any, Final, Literal, final
 
 from structgen.decode.step.background import Returning
-from structgen.errors import GenerationError, ModelError, ProgramError, StructgenError, install
+from structgen.errors import ModelError, ProgramError, StructgenError, install
 from structgen.integrations.openai_server.dialects import (
     DIALECTS,
     Dialect,
     Kind,
     Translation,
+    check_refusal,
+    ending_of,
     sampling_of,
     translation_of,
 )
@@ -300,21 +302,18 @@ class OpenAIServer(Live):
             try:
                 choice = choices[0]
                 delta = choice["delta"] if "delta" in choice else {"content": choice["text"]}
-                content, refusal = delta.get("content"), delta.get("refusal")
+                content = delta.get("content")
+                check_refusal(self._subject, delta)
                 finish = choice.get("finish_reason") or finish
             except (KeyError, TypeError, AttributeError):
                 raise self._malformed(path, json.dumps(event)) from None
-            if refusal:
-                raise GenerationError(self._subject, "the model refuses to answer", evidence=str(refusal))
             if content is not None and not isinstance(content, str):
                 raise self._malformed(path, json.dumps(event))
             if content:
                 yield content
         if finish is None:
             raise self._failure(path, "its answer broke off", None, "look at the server's log, and ask again")
-        if finish not in ("stop", "length"):
-            raise GenerationError(self._subject, f"the answer ended for {finish!r}", remedy="ask in another way")
-        return Ending("stop" if finish == "stop" else "length", _count(usage, "prompt"), _count(usage, "completion"))
+        return ending_of(self._subject, {"finish_reason": finish}, usage)
 
     def _events(self, response: httpx.Response, path: str) -> Iterator[dict[str, Any]]:
         for line in response.iter_lines():
@@ -419,8 +418,3 @@ def _message(event: Any, text: str) -> str:
         if isinstance(held, dict) and held.get(name):
             held = held[name]
     return held if isinstance(held, str) else text
-
-
-def _count(usage: dict[str, Any], name: str) -> int | None:
-    value = usage.get(f"{name}_tokens")
-    return value if isinstance(value, int) else None

@@ -17,17 +17,30 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, final
 
 from structgen.decode import Greedy, Multinomial
-from structgen.errors import GrammarError, LimitExceeded, ProgramError
+from structgen.errors import GenerationError, GrammarError, LimitExceeded, ProgramError
 from structgen.frontends.convert import write
 from structgen.grammar.nodes import ANY_CHAR, Repeat
 from structgen.integrations.openai_server.schemas import LLAMA_SERVER, OPENAI, XGRAMMAR, translated, wrapped
+from structgen.program.backends.remote_answer import Ending
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from structgen.decode import AnySampler
     from structgen.grammar.nodes import Grammar
     from structgen.program import Answer, Loss
 
-__all__ = ["DIALECTS", "Dialect", "Kind", "Translation", "gbnf_of", "sampling_of", "translation_of"]
+__all__ = [
+    "DIALECTS",
+    "Dialect",
+    "Kind",
+    "Translation",
+    "check_refusal",
+    "ending_of",
+    "gbnf_of",
+    "sampling_of",
+    "translation_of",
+]
 
 
 def gbnf_of(grammar: Grammar) -> str:
@@ -175,3 +188,34 @@ def sampling_of(sampler: AnySampler, dialect: Dialect) -> dict[str, Any]:
             "sampler Multinomial", "OpenAI knows no top_k and no min_p", remedy="give temperature and top_p alone"
         )
     return {"temperature": sampler.temperature, **given}
+
+
+def ending_of(
+    subject: str, choice: Mapping[str, Any], usage: Mapping[str, Any], losses: tuple[Loss, ...] = ()
+) -> Ending:
+    """How the choice of a response, or of the last event of a stream, ended.
+
+    Raises:
+        GenerationError: neither because it was complete nor because of ``max_tokens``: a filter of the server, say.
+    """
+    finish = choice.get("finish_reason")
+    if finish not in ("stop", "length"):
+        raise GenerationError(subject, f"the answer ended for {finish!r}", remedy="ask in another way")
+    prompt, tokens = (
+        count if isinstance(count := usage.get(name), int) else None for name in ("prompt_tokens", "completion_tokens")
+    )
+    return Ending("stop" if finish == "stop" else "length", prompt, tokens, losses)
+
+
+def check_refusal(subject: str, message: Mapping[str, Any]) -> None:
+    """Raise what the model says where it refuses to answer.
+
+    Args:
+        subject: the server.
+        message: the message of a response, or the part of it in an event.
+
+    Raises:
+        GenerationError: it refuses.
+    """
+    if refusal := message.get("refusal"):
+        raise GenerationError(subject, "the model refuses to answer", evidence=str(refusal))

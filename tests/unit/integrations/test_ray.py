@@ -164,6 +164,14 @@ def test_bodies_of_requests(kind: str) -> None:
     assert (found["value"], found["error"], found["tokens"]) == (8, None, 3)
     refused = asking.row({**row, **asking(row), "http_response": {"error": {"message": "no such model"}}})
     assert "it refuses the request; no such model" in refused["error"]
+    cut = asking.row({**row, **asking(row), "http_response": {"choices": [{**choice, "finish_reason": "length"}]}})
+    assert cut["value"] == 8, "it was complete with its last token"
+    filtered = {"choices": [{"message": {"content": text}, "finish_reason": "content_filter"}]}
+    found = asking.row({**row, **asking(row), "http_response": filtered})
+    assert "the answer ended for 'content_filter'" in found["error"]
+    silent = {"choices": [{"message": {"content": None, "refusal": "I won't."}, "finish_reason": "stop"}]}
+    found = asking.row({**row, **asking(row), "http_response": silent})
+    assert "the model refuses to answer; I won't." in found["error"]
 
 
 def test_programs_of_the_main_script_go_without_their_name() -> None:
