@@ -7,10 +7,10 @@ import json
 import os
 import platform
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from threading import Lock
-from time import process_time
+from time import perf_counter, process_time
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from structgen import cache
@@ -32,9 +32,13 @@ _ROWS: Final = (1, 2, 3, 4, 5, 8, 12, 16)
 _LEAST: Final = 3
 _LEAST_ROW: Final = 0.04
 """No CPU that was measured had cheaper rows."""
-_BUDGET_S: Final = 0.6
 _WARM_UP: Final = 6
+_WARM_UP_S: Final = 0.3
+_BUDGET_S: Final = 0.9
 _DISTURBED: Final = 1.25
+_BUSY: Final = 0.9
+_SWITCHES_A_S: Final = 80.0
+_MOST_DOUBTFUL: Final = 5
 _MANY_ROWS: Final = 32
 _MOST_ROWS: Final = 4096
 _ROUNDING: Final = 1e-9
@@ -49,17 +53,19 @@ _known: dict[str, PassTimes] = {}
 
 
 def pass_times(
-    model: LanguageModel, facts: Sequence[object], *, clock: Callable[[], float] = process_time
+    model: LanguageModel, facts: Sequence[object], *, clock: Callable[[], float] = perf_counter
 ) -> PassTimes | None:
     """Return the times of a model's passes: as stated by ``$STRUCTGEN_PASS_TIMES``, known, stored, or measured now.
 
     None if the model's context is too short to measure them.
 
+    What was measured beside other load is doubtful: the next process measures again, and the shortest times of both
+    count.  After five such measurements the load is taken to belong to the machine.
+
     Args:
         model: the model; measuring makes a session of it.
         facts: what the times depend on: weights, types, threads, versions.
-        clock: returns seconds.  On a CPU other processes may run beside this one: what counts is the time that this one
-            had.
+        clock: returns seconds.
 
     Raises:
         ModelError: the variable is malformed.
@@ -69,30 +75,61 @@ def pass_times(
         return _parsed(stated)
     if model.max_context is not None and model.max_context <= _ROWS[-1]:
         return None
-    key = hashlib.sha256(repr((*facts, platform.node(), platform.machine(), _ROWS)).encode()).hexdigest()[:32]
+    key = hashlib.sha256(repr((*facts, platform.node(), platform.machine(), _ROWS, "seconds")).encode()).hexdigest()[
+        :32
+    ]
     with _lock:
         if key not in _known:
             stored = cache.fetch("pass-times", key)
-            if stored is not None:
-                _known[key] = tuple((int(rows), float(time)) for rows, time in json.loads(stored))
-            else:
+            known, doubtful = json.loads(stored) if stored is not None else ([], 1)
+            shortest = {int(rows): float(time) for rows, time in known}
+            if doubtful:
+                load = _Load()
                 found = measure(model, clock)
-                # So many rows can be run in as many passes; much more was other load, and not what is to be stored.
-                _known[key] = tuple((rows, min(time, float(rows))) for rows, time in found)
-                if all(time <= _DISTURBED * rows for rows, time in found):
-                    cache.keep("pass-times", key, json.dumps(_known[key]).encode())
+                is_doubtful = load.was_there() or any(
+                    time > _DISTURBED * rows * found[1] for rows, time in found.items()
+                )
+                shortest |= {rows: min(time, shortest.get(rows, time)) for rows, time in found.items()}
+                doubtful = (doubtful + 1) % (_MOST_DOUBTFUL + 1) if is_doubtful else 0
+                cache.keep("pass-times", key, json.dumps([sorted(shortest.items()), doubtful]).encode())
+            _known[key] = _table(shortest)
         return _known[key]
 
 
-def measure(model: LanguageModel, clock: Callable[[], float] = process_time) -> PassTimes:
-    """Measure the time of passes over 1 to 16 rows.
+class _Load:
+    """Tells whether other processes, or other threads of this one, took processors away since it was made.
 
-    Passes over one token come first, six or as many as .6 s allow: they read the weights, and a model may learn its
-    number of threads from them.  Each number of rows is then run once, and again as long as another .6 s last; a model
-    whose passes take longer is measured with fewer, at least 1, 2 and 3.  The shortest time of each counts.
+    A thread that waits for a processor, or that loses its own, is counted by the system as switched involuntarily.
+    Where the system does not count it, or a virtual machine loses a processor, the processes' time is less than that
+    of the clock.
+    """
 
-    Times that decrease, or where a row costs less than .04, are noise.  More rows are taken to cost as much each as the
-    last ones that were measured, but at most the mean, and at least a third of it.
+    def __init__(self) -> None:
+        self._began = perf_counter(), process_time(), _switches()
+
+    def was_there(self) -> bool:
+        """Whether there was enough of it to change what was measured."""
+        began, used, switches = self._began
+        passed = perf_counter() - began
+        return process_time() - used < _BUSY * passed or _switches() - switches > _SWITCHES_A_S * passed
+
+
+def _switches() -> int:
+    """How often threads of this process were switched involuntarily; 0 where the system does not count it."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return 0
+    return resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
+
+
+def measure(model: LanguageModel, clock: Callable[[], float] = perf_counter) -> dict[int, float]:
+    """Measure the seconds of passes over 1 to 16 rows.
+
+    Passes over one token come first, six or as many as .3 s allow: they read the weights, and a model may learn its
+    number of threads from them.  Each number of rows is then run once, and again as long as another .9 s last, since a
+    model may try numbers of threads for them too; a model whose passes take longer is measured with fewer, at least 1,
+    2 and 3.  The shortest time of each counts.
     """
     session = model.start()
     times: dict[int, float] = {}
@@ -109,7 +146,7 @@ def measure(model: LanguageModel, clock: Callable[[], float] = process_time) -> 
 
     try:
         session.extend([0])
-        while times.get(1) is None or (ones < _WARM_UP and spent < _BUDGET_S - times[1]):
+        while times.get(1) is None or (ones < _WARM_UP and spent < _WARM_UP_S - times[1]):
             run(1)
             ones += 1
         spent = times[1]
@@ -122,9 +159,20 @@ def measure(model: LanguageModel, clock: Callable[[], float] = process_time) -> 
                     run(rows)
     finally:
         session.close()
-    table, longest = [(1, 1.0)], 1.0
-    for rows in list(times)[1:]:
-        longest = max(longest, times[rows] / times[1] if times[1] > 0 else 1.0, 1 + _LEAST_ROW * (rows - 1))
+    return times
+
+
+def _table(seconds: Mapping[int, float]) -> PassTimes:
+    """The table of measured seconds, relative to one row.
+
+    Times that decrease, or where a row costs less than .04, are noise; so many rows can be run in as many passes, and
+    what takes longer is noise too.  More rows are taken to cost as much each as the last ones that were measured, but
+    at most the mean, and at least a third of it.
+    """
+    table, longest, one = [(1, 1.0)], 1.0, seconds[1]
+    for rows in sorted(seconds)[1:]:
+        relative = min(seconds[rows] / one, float(rows)) if one > 0 else 1.0
+        longest = max(longest, relative, 1 + _LEAST_ROW * (rows - 1))
         table.append((rows, round(longest, 2)))
     (before, time), (rows, longest) = table[-2:]
     mean = (longest - 1) / (rows - 1)

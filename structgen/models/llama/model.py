@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from functools import cached_property
-from time import perf_counter
 from typing import TYPE_CHECKING
 
 import torch
@@ -90,7 +89,7 @@ class LlamaModel(Live):
         network = self.network
         kind = (network.shape, network.is_quantised, network.dtype, torch.get_num_threads())
         facts = ("llama", torch.__version__, torch.backends.cpu.get_cpu_capability(), *kind)
-        return pass_times(self, facts, clock=perf_counter)
+        return pass_times(self, facts)
 
     @cached_property
     def _tokenizer(self) -> Tokenizer:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import os
 from functools import cached_property, partial
-from time import perf_counter
 from typing import TYPE_CHECKING, Final
 
 from structgen.engine.tokenizers.gguf import read_gguf_header
@@ -190,8 +189,7 @@ class LlamaCppModel(Live):
         """See ``structgen.models.pass_times``."""
         file, compiled = self.path.stat(), self._library.path.stat()
         facts = (file.st_size, file.st_mtime_ns, compiled.st_size, compiled.st_mtime_ns, self._threads)
-        # Passes differ in their number of threads, so the time of all processors would not compare them.
-        return pass_times(self, ("llama.cpp", *facts), clock=perf_counter)
+        return pass_times(self, ("llama.cpp", *facts))
 
     def _tokenize(self, text: str, *, begins: bool, reads_special: bool) -> list[int]:
         """Tokenize a text with the file's tokenizer.
