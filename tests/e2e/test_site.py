@@ -33,6 +33,8 @@ MODULES: Final = (
     "verification",
 )
 
+SCROLLED: Final = ".md-typeset pre > code, .md-typeset figure, .md-typeset__scrollwrap"
+
 
 class _Document(html.parser.HTMLParser):
     """What a page refers to, and the places in it."""
@@ -263,6 +265,8 @@ def test_pages_fit_and_fetch_nothing(opened: tuple[str, Page], *, width: int, is
         )
         assert hosts == [address.rstrip("/")], name
         assert page.run("document.body.dataset.mdColorScheme") == ("slate" if is_dark else "default")
+        scrolls = f"[...document.querySelectorAll({SCROLLED!r})].filter(each => each.scrollWidth > each.clientWidth)"
+        page.wait(f"{scrolls}.every(each => each.tabIndex === 0)")  # with the keyboard too
     assert page.messages == []
 
 
