@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import json
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, final
 
 import numpy as np
 
+from structgen.decode.step.context import shared_length
 from structgen.decode.step.distribution import project
 from structgen.engine import compile
 from structgen.engine.mask import allowed_ids, empty_masks
@@ -29,7 +31,7 @@ from structgen.program.json_cursor import SCALAR_BYTES, string_end
 from structgen.program.outcome import token_offsets
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterator, Mapping, Sequence
+    from collections.abc import Hashable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -51,6 +53,8 @@ _MAX_TEXT_BYTES: Final = 4_096
 """The most bytes of such a text."""
 _FIELDS_PER_BATCH: Final = 16
 _BRANCHES_PER_PASS: Final = 16
+_NEGLIGIBLE: Final = 2.0**-41
+"""The share of the probability that may be left unsearched: most spellings are very improbable."""
 
 
 def field_marginals(
@@ -192,7 +196,7 @@ class _MarginalQuery:
         return [self.values[max(ended, key=len)]] if ended else []
 
 
-@dataclass(slots=True)
+@dataclass(eq=False, slots=True)
 class _MarginalBranch:
     """A token sequence after which several values are possible."""
 
@@ -218,12 +222,18 @@ class _MarginalSearch:
         self._parts: dict[Hashable, list[float]] = defaultdict(list)  # of the probability of each value
         self._values = query.values
         self._passes = 0
+        self._settled = 0.0
         self.branches = [_MarginalBranch(query, query.matcher.fork(), query.written, 1.0)]
 
-    @property
-    def cost(self) -> int:
-        """The number of forward passes so far, and of those that are certain to follow."""
-        return self._passes + len(self.branches)
+    def is_over(self) -> bool:
+        """Whether what is left is negligible beside what is known."""
+        return math.fsum(each.probability for each in self.branches) <= _NEGLIGIBLE * self._settled
+
+    def exceeds(self, max_passes: int) -> bool:
+        """Whether it has taken, or is certain to take, more than ``max_passes`` forward passes."""
+        most = max(max_passes - self._passes, 0)
+        left = sorted((each.probability for each in self.branches), reverse=True)[most:]
+        return math.fsum(left) > _NEGLIGIBLE
 
     def masses(self) -> dict[Any, float]:
         """The probabilities of all values, which sum to 1, given that there is one."""
@@ -231,13 +241,10 @@ class _MarginalSearch:
         total = math.fsum(sums.values())
         return {value: mass / total for value, mass in sums.items()}
 
-    def waiting(self) -> Iterator[tuple[_MarginalBranch, NDArray[np.intp]]]:
-        """Yield the branches that need the model, with their allowed tokens; the others are settled here."""
-        branches, self.branches = self.branches, []
-        for branch in branches:
-            ids = self._choices(branch)
-            if ids is not None:
-                yield branch, ids
+    def begin(self, branch: _MarginalBranch) -> NDArray[np.intp] | None:
+        """Take a branch out, and return its allowed tokens; None if it needs no model and is settled."""
+        self.branches.remove(branch)
+        return self._choices(branch)
 
     def take(self, branch: _MarginalBranch, ids: NDArray[np.intp], logits: Logits) -> None:
         """Follow each allowed token of a branch."""
@@ -253,14 +260,18 @@ class _MarginalSearch:
         written = branch.written + self._texts[token]
         possible = branch.query.possible_values(written)
         if len(possible) == 1:
-            self._parts[possible[0]].append(probability)
+            self._settle(possible[0], probability)
         elif possible:
             matcher = branch.matcher.fork()
             matcher.accept(token)
             self.branches.append(_MarginalBranch(branch.query, matcher, written, probability, [*branch.tokens, token]))
 
     def _end(self, branch: _MarginalBranch, probability: float) -> None:
-        self._parts[self._values[branch.written[len(branch.query.before) :]]].append(probability)
+        self._settle(self._values[branch.written[len(branch.query.before) :]], probability)
+
+    def _settle(self, value: Hashable, probability: float) -> None:
+        self._parts[value].append(probability)
+        self._settled += probability
 
     def _choices(self, branch: _MarginalBranch) -> NDArray[np.intp] | None:
         """Take the forced tokens and return the allowed ones; None if only one value stays possible."""
@@ -268,7 +279,7 @@ class _MarginalSearch:
             possible = branch.query.possible_values(branch.written)
             if len(possible) <= 1:
                 if possible:
-                    self._parts[possible[0]].append(branch.probability)
+                    self._settle(possible[0], branch.probability)
                 return None
             run = branch.matcher.advance_forced(branch.budget)
             if not run:
@@ -288,39 +299,81 @@ class _MarginalSearch:
 def _marginals(queries: Sequence[_MarginalQuery], *, max_passes: int) -> list[dict[Any, float] | None]:
     """Return the probabilities of the values of each query; None if its search takes more than ``max_passes``.
 
-    The sequences share forward passes if the model is a ``PackedModel``.
+    The most probable sequences come first, and share forward passes if the model is a ``PackedModel``.
 
     Raises:
         GenerationError: the model fails.
 
-    Complexity: one forward pass of few tokens for each spelling of a prefix that several values share.
+    Complexity: one forward pass of few tokens for each spelling of a prefix that several values share, but for the
+        least probable of them, which are negligible together.
     """
     searches = [_MarginalSearch(query) for query in queries]
-    while True:
-        waiting = [(search, *each) for search in searches if search.cost <= max_passes for each in search.waiting()]
-        if not waiting:
-            break
-        for at in range(0, len(waiting), _BRANCHES_PER_PASS):
-            part = waiting[at : at + _BRANCHES_PER_PASS]
-            for (search, branch, ids), logits in zip(part, _logits([each[1] for each in part]), strict=True):
+    with closing(_BranchContexts()) as contexts:
+        while going_on := [each for each in searches if not each.is_over() and not each.exceeds(max_passes)]:
+            waiting = [(branch, search) for search in going_on for branch in search.branches]
+            waiting.sort(key=lambda each: -each[0].probability)
+            begun = [(branch, search, search.begin(branch)) for branch, search in waiting[:_BRANCHES_PER_PASS]]
+            part = [(branch, search, ids) for branch, search, ids in begun if ids is not None]
+            for (branch, search, ids), logits in zip(part, contexts.run([each[0] for each in part]), strict=True):
                 search.take(branch, ids, logits)
-    return [search.masses() if search.cost <= max_passes else None for search in searches]
+    return [search.masses() if search.is_over() else None for search in searches]
 
 
-def _logits(branches: Sequence[_MarginalBranch]) -> list[Logits]:
-    """The logits after each branch."""
-    contexts = [branch.query.context.fork() for branch in branches]
-    try:
-        for context, branch in zip(contexts, branches, strict=True):
-            context.append(branch.tokens)
-            context.prepare()
-        model = contexts[0].model
-        if isinstance(model, PackedModel) and len(contexts) > 1:
+@final
+class _BranchContexts:
+    """Contexts of the branches that ran last, as many as a pass has: a branch goes on from the nearest of them."""
+
+    def __init__(self) -> None:
+        self._held: list[tuple[_MarginalBranch, Context]] = []
+
+    def run(self, branches: Sequence[_MarginalBranch]) -> list[Logits]:
+        """Return the logits after each branch."""
+        contexts = self._placed(branches)
+        if len(contexts) > 1 and isinstance(model := contexts[0].model, PackedModel):
             return model.extend_many([context.extension() for context in contexts])
         return [context.session.extend(context.unseen) for context in contexts]
-    finally:
-        for context in contexts:
+
+    def close(self) -> None:
+        """Free the caches."""
+        for _, context in self._held:
             context.close()
+        self._held.clear()
+
+    def _placed(self, branches: Sequence[_MarginalBranch]) -> list[Context]:
+        """Contexts with the tokens of each branch; the last that goes on from one takes it over, others fork it."""
+        nearest = [self._nearest(branch) for branch in branches]
+        users = Counter(context for context, _ in nearest)
+        unused = [each for each in self._held if each[1] not in users]
+        used = {each[1]: each for each in self._held if each[1] in users}
+        excess = max(len(unused) + len(branches) - _BRANCHES_PER_PASS, 0)
+        for _, context in unused[:excess]:
+            context.close()
+        self._held = [*unused[excess:], *used.values()]
+        placed: list[Context] = []
+        for branch, (source, shared) in zip(branches, nearest, strict=True):
+            users[source] -= 1
+            if source in used and not users[source]:
+                self._held.remove(used[source])
+                context = source
+            else:
+                context = source.fork()
+            self._held.append((branch, context))
+            if len(context) > (length := len(branch.query.context) + shared):  # else its last token would run again
+                context.truncate(length)
+            context.append(branch.tokens[shared:])
+            context.prepare()
+            placed.append(context)
+        return placed
+
+    def _nearest(self, branch: _MarginalBranch) -> tuple[Context, int]:
+        """The context that shares most tokens with a branch, and how many after the query's."""
+        best = branch.query.context, 0
+        for other, context in self._held:
+            shared = shared_length(other.tokens, branch.tokens) if other.query is branch.query else 0
+            # A recurrent state cannot be cut: all would run again, with the prompt.
+            if shared > best[1] and (shared == len(other.tokens) or context.looks_ahead):
+                best = context, shared
+        return best
 
 
 _REST: Final = optional(regex(r"[^0-9.eE+\-]") + Repeat(ANY_CHAR, 0, None))

@@ -37,13 +37,14 @@ def vocabulary() -> Vocabulary:
 class TableModel(HashModel):
     """Looks up its logits by all earlier tokens, in a table of normal random numbers."""
 
-    def __init__(self, vocabulary: Vocabulary, seed: int) -> None:
+    def __init__(self, vocabulary: Vocabulary, seed: int, spread: float = 2) -> None:
         super().__init__(vocabulary)
-        self._seed, self._rows = seed, dict[tuple[int, ...], Any]()
+        self._seed, self._spread, self._rows = seed, spread, dict[tuple[int, ...], Any]()
+        self.runs, self.run_tokens = 0, 0
 
     def row(self, tokens: tuple[int, ...]) -> Any:
         if tokens not in self._rows:
-            numbers = np.random.default_rng([self._seed, *tokens]).normal(0, 2, self.vocabulary.size)
+            numbers = np.random.default_rng([self._seed, *tokens]).normal(0, self._spread, self.vocabulary.size)
             self._rows[tokens] = numbers.astype(np.float32)
         return self._rows[tokens]
 
@@ -70,6 +71,8 @@ class _TableSession:
 
     def extend_all(self, token_ids: Any, /) -> Any:
         self.forwards += 1
+        self._model.runs += 1
+        self._model.run_tokens += len(token_ids)
         rows = []
         for token in token_ids:
             self.tokens = (*self.tokens, token)
@@ -387,3 +390,38 @@ def test_too_many_spellings_have_no_answer(vocabulary: Vocabulary) -> None:
         yield select([long[:size] for size in range(1, 81)])
 
     assert asked.run(model=model).fields[""].marginals is None
+
+
+def marginals_with_work(model: TableModel, texts: list[str]) -> tuple[dict[str, float], int, int]:
+    """The probabilities, with the sequences and tokens that the model ran for them alone."""
+    work = []
+
+    @program(chat=False)
+    def asked() -> Generator[Any, Any, None]:
+        yield PROMPT
+        yield select(texts)
+
+    for marginals in (False, True):
+        before = model.runs, model.run_tokens
+        found = asked.run(model=model, marginals=marginals).fields[""].marginals
+        work.append((model.runs - before[0], model.run_tokens - before[1]))
+    (runs, tokens), (all_runs, all_tokens) = work
+    return found, all_runs - runs, all_tokens - tokens
+
+
+def test_spellings_go_on_from_others_and_end_where_they_are_negligible(vocabulary: Vocabulary) -> None:
+    """Quotations that begin alike have many spellings: few tokens of each are run, and the improbable ones are not."""
+    texts = ["abababababab"[:size] for size in range(1, 13)]
+    found, runs, tokens = marginals_with_work(TableModel(vocabulary, 4), texts)
+    assert runs > 200
+    assert tokens < 3 * runs  # from the start of the answer each would run eight
+    assert math.fsum(found.values()) == pytest.approx(1, abs=1e-12)
+
+    peaked = TableModel(vocabulary, 4, spread=20)
+    masses: dict[str, float] = defaultdict(float)
+    outputs = all_outputs(peaked, select(texts))
+    for output in outputs:
+        masses[output.data.decode()] += output.probability
+    found, fewer, _ = marginals_with_work(peaked, texts)
+    assert fewer < runs / 2
+    assert found == pytest.approx({text: masses[text] for text in texts}, rel=0, abs=1e-12)
