@@ -23,6 +23,7 @@ __all__ = [
     "Row",
     "bars",
     "card",
+    "folded",
     "grid",
     "page_policy",
     "pieces",
@@ -91,6 +92,11 @@ def text_block(text: str) -> str:
     """A text as it is, at most 20,000 characters of it."""
     more = f"... {len(text) - _MAX_TEXT:,} more characters" if len(text) > _MAX_TEXT else ""
     return f'<div style="{_TEXT}">{_escaped(text[:_MAX_TEXT] + more)}</div>'
+
+
+def folded(title: str, part: str) -> str:
+    """A part that is shown once its title is clicked."""
+    return f'<details style="margin-top:.4em"><summary style="opacity:.9">{_escaped(title)}</summary>{part}</details>'
 
 
 def table(rows: Iterable[tuple[str, ...]]) -> str:

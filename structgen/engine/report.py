@@ -13,7 +13,7 @@ from structgen.grammar.analysis import productive_rules, strongly_connected
 from structgen.grammar.lengths import Longest, longest
 from structgen.grammar.limits import Limits
 from structgen.grammar.nodes import Grammar, postorder
-from structgen.grammar.nodes.description import Described, ReportEntry, Status
+from structgen.grammar.nodes.description import Described, ReportEntry, Status, entry_table
 from structgen.grammar.scopes import resolve
 
 if TYPE_CHECKING:
@@ -29,7 +29,6 @@ _CONSTANT: Final = "\0"
 _MAX_MATRIX: Final = 300
 _MAX_SUMMANDS: Final = 2_000_000
 """Additions of the iteration, which replaces the matrix if there are more than ``_MAX_MATRIX`` rules."""
-_MAX_ROWS: Final = 200
 """Rows of the table for notebooks."""
 _OF_TOKENS: Final = ("shortest_tokens", "longest_tokens", "vocabulary_size", "unspellable_bytes")
 _SMALL: Final = Limits(grammar_nodes=100_000)
@@ -272,16 +271,10 @@ class Report:
         return f"Report({what}{counts and ': '}{counts}; strings of {self.shortest_bytes:,} bytes or more)"
 
     def _repr_html_(self) -> str:
-        from structgen.markup import card, table, text_block
+        from structgen.markup import card, text_block
 
-        rows = [
-            (status.value, entry.where, entry.keyword, entry.detail)
-            for status in Status
-            for entry in self.with_status(status)
-        ]
-        more = [("...", f"{len(rows) - _MAX_ROWS:,} more", "", "")] if len(rows) > _MAX_ROWS else []
         facts = [line for line in self.lines() if not line.startswith("  ") and not line.endswith(":")]
-        return card("Report", table([*rows[:_MAX_ROWS], *more]), text_block("\n".join(facts)))
+        return card("Report", entry_table(self.entries), text_block("\n".join(facts)))
 
 
 def entries_of(grammar: Grammar) -> tuple[tuple[str, ...], tuple[ReportEntry, ...], tuple[tuple[str, str], ...]]:

@@ -5,11 +5,18 @@ from __future__ import annotations
 import threading
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Final, Protocol, final
+from typing import TYPE_CHECKING, Final, Protocol, final
 
-from structgen.grammar.nodes.base import Grammar, assign_field, checked_term, set_fields
+from structgen.grammar.nodes.base import Grammar, assign_field, checked_term, hooks, set_fields
 
-__all__ = ["Deferred", "Described", "Description", "ReportEntry", "Status"]
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["Deferred", "Described", "Description", "ReportEntry", "Status", "entry_table"]
+
+_MAX_ROWS: Final = 200
+_FEW_CHARACTERS: Final = 400
+_MAX_CHARACTERS: Final = 4000
 
 
 class Status(Enum):
@@ -59,6 +66,20 @@ class Description:
     policies: tuple[tuple[str, str], ...] = ()
     value: str = "text"
     python_type: object | None = field(default=None, compare=False)
+
+
+def entry_table(entries: Sequence[ReportEntry]) -> str:
+    """HTML of entries for notebooks, by status; at most 200 of them."""
+    from structgen.markup import table
+
+    rows = [
+        (each.status.value, each.where, each.keyword, each.detail)
+        for status in Status
+        for each in entries
+        if each.status is status
+    ]
+    more = [("...", f"{len(rows) - _MAX_ROWS:,} more", "", "")] if len(rows) > _MAX_ROWS else []
+    return table([*rows[:_MAX_ROWS], *more])
 
 
 class Deferred(Protocol):
@@ -134,6 +155,16 @@ class Described(Grammar):
     def children(self) -> tuple[Grammar, ...]:
         """The term."""
         return (self.item,)
+
+    def _repr_html_(self) -> str:
+        from structgen.markup import card, folded, table, text_block
+
+        held, term = self.description, hooks.text(self, max_length=_MAX_CHARACTERS)
+        block = text_block(term)
+        parts = [block if len(term) <= _FEW_CHARACTERS else folded("the term", block)]
+        if held.policies:
+            parts.append(folded("how it was read, and how values are written", table(held.policies)))
+        return card(f"Grammar ({held.source})", entry_table(held.entries), *parts)
 
     def _own(self) -> object:
         # Not the entries, which may be made lazily; equal input gives equal entries.

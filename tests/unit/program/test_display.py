@@ -59,7 +59,7 @@ class _Page(HTMLParser):
 def _page(shown: Any) -> _Page:
     source = shown._repr_html_()
     page = _Page(source)
-    assert page.tags <= {"div", "b", "table", "tr", "th", "td", "span"}
+    assert page.tags <= {"div", "b", "table", "tr", "th", "td", "span", "details", "summary"}
     assert page.attributes <= {"style", "title", "scope"}
     assert not re.search(r"url\(|https?:|src=|href=|@import|(?<![-a-z])color:(?!inherit)", source)
     assert all(character == "\n" or character.isprintable() for character in source)
@@ -97,6 +97,19 @@ def test_a_hostile_text_stays_text() -> None:
     assert HOSTILE_NAME in _page(_run()).text
     assert _Page(markup.pieces([markup.Piece("x", note=HOSTILE_NAME)])).spans[0][1]["title"] == HOSTILE_NAME
     _page(sg.compile(sg.json_schema({"const": HOSTILE, "title": HOSTILE}), VOCABULARY).report)
+
+
+def test_a_described_grammar_shows_what_was_read() -> None:
+    """The entries of its report come before the term, which is folded away where it is long."""
+    schema = {"type": "object", "properties": {"<a>": {"type": "integer", "multipleOf": 7}}, "required": ["<a>"]}
+    page = _page(sg.json_schema(schema))
+    assert page.text.startswith("Grammar (json schema)")
+    for entry in sg.compile(sg.json_schema(schema), VOCABULARY).report.entries:
+        assert entry.where + entry.keyword in page.text
+    assert page.text.index("multipleOf") < page.text.index("the term")
+    assert "details" not in _page(sg.regex("[ab]+") + "x").tags
+    assert "[ab]+" in _page(sg.regex("[ab]+")).text.split("how it was read")[0]
+    assert "200 more" in _page(sg.lark("start: r0\n" + "".join(f'r{at}: "a"\n' for at in range(399)))).text
 
 
 def test_tokens_are_told_apart_without_colours() -> None:
