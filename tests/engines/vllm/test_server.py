@@ -176,6 +176,27 @@ def test_many_requests_of_many_kinds_at_once(server: Server) -> None:
     assert server.metric("num_preemptions_total") > before
 
 
+@pytest.mark.parametrize(
+    "options",
+    [("--tensor-parallel-size", "2"), ("--data-parallel-size", "2"), ("--api-server-count", "2")],
+    ids=["tensor", "data", "servers"],
+)
+def test_several_processes(start: Callable[..., Server], options: tuple[str, str]) -> None:
+    """Each process has the plug-in: those that answer refuse, those that schedule fill the rows of all workers."""
+    held = start("--structured-outputs-config.backend", "structgen", *options)
+    bad = [_bad(at) for at in range(8)]
+    good = [each[1] for each in KINDS] * 3
+    with ThreadPoolExecutor(8) as pool:
+        refused = [pool.submit(held.ask, **fields) for fields in bad]
+        answers = list(pool.map(lambda fields: held.ask(**fields, max_tokens=200), good))
+    assert {each.result()[0] for each in refused} == {400}
+    for (name, _, judge), (status, body) in zip(KINDS * 3, answers, strict=True):
+        assert status == 200, (name, body)
+        choice = body["choices"][0]
+        assert choice["finish_reason"] == "stop", (name, choice)
+        assert judge(choice["message"]["content"]), (name, choice)
+
+
 def _nested(depth: int) -> dict[str, Any]:
     schema: dict[str, Any] = {}
     for _ in range(depth):
