@@ -272,16 +272,23 @@ class ProgramError(StructgenError, TypeError):
 
 def found(value: object) -> str:
     """Name a value of the wrong kind for a sentence: small ones as they are, others by their type."""
-    if value is None or isinstance(value, (bool, int, float)):
-        return f"found {value!r:.60}"
+    if isinstance(value, int) and not isinstance(value, bool):
+        return f"found {shown(value)}"
+    if value is None or isinstance(value, (bool, float)):
+        return f"found {value!r}"
     if isinstance(value, str):
         return f"found the text {value!r:.60}"
-    if isinstance(value, (bytes, bytearray)):
+    if isinstance(value, bytes):
         return "found bytes"
     if isinstance(value, type):
         return f"found the type {value.__name__}"
     name = type(value).__name__
     return f"found {'an' if name[0] in 'AEIOUaeiou' else 'a'} {name}"
+
+
+def shown(number: int) -> str:
+    """Write a number for a sentence, one of very many digits by its size: Python refuses to write these."""
+    return str(number) if number.bit_length() <= 200 else f"a number of {number.bit_length()} bits"
 
 
 def meant(name: object, known: Iterable[str]) -> str:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from structgen_kernels import _native
 
+from structgen.engine.arguments import token_out_of_range, wrong_argument
 from structgen.errors import GrammarError, LimitExceeded, VocabularyError
 from structgen.grammar.nodes import ByteClass
 
@@ -88,12 +90,13 @@ _MAX_BUDGET: Final = 2**31
 
 
 def _counted(subject: str, budget: int) -> int:
-    if budget < 0:
-        raise ValueError(
-            f"{subject}: the budget is {budget}; it counts the tokens that are left; "
-            "pass 0 where nothing but EOS may come, or None for no limit"
-        )
-    return min(budget, _MAX_BUDGET)
+    try:
+        count = operator.index(budget)
+    except TypeError:
+        count = -1
+    if count < 0:
+        raise wrong_argument(subject, "budget", budget)
+    return min(count, _MAX_BUDGET)
 
 
 class Matcher(_native.Matcher):
@@ -111,7 +114,8 @@ class Matcher(_native.Matcher):
     int32 array or CPU tensor, contiguous, ``[rows, ceil(V / 32)]``.  ``budget`` counts the tokens that are left, EOS
     left out: the mask then allows only tokens after which the output can still be completed within the budget; with 0
     it allows nothing but EOS.  A wrong width and a negative budget are a ``ValueError``, a missing row an
-    ``IndexError``, and a bound of the constraint's limits a ``LimitExceeded``.  ``needs_budget_mask(budget)`` and
+    ``IndexError``, a bound of the constraint's limits a ``LimitExceeded``, and an argument of another kind than the
+    method takes an ``ArgumentError``.  ``needs_budget_mask(budget)`` and
     ``fill_mask_within(bitmask, row, budget)`` are the two halves of it.
 
     Equal ``state_id`` means equal continuations, unless values of earlier text matter too; states get other numbers
@@ -203,7 +207,6 @@ class Matcher(_native.Matcher):
             VocabularyError: an id is out of range.
             LimitExceeded: a bound of the constraint's limits was reached; the state is as before.
         """
-        self._check_ids("validate_tree", token_ids)
         return super().validate_tree(token_ids, parents)
 
     def fill_mask_tree(
@@ -230,16 +233,7 @@ class Matcher(_native.Matcher):
             LimitExceeded: a bound of the constraint's limits was reached; the state is as before, and the content of
                 the rows is undefined.
         """
-        self._check_ids("fill_mask_tree", token_ids)
         return super().fill_mask_tree(token_ids, parents, bitmask, row)
-
-    def _check_ids(self, subject: str, token_ids: Sequence[int]) -> None:
-        size = self._constraint.vocabulary.size
-        if len(token_ids) and not (min(token_ids) >= 0 and max(token_ids) < size):
-            token = next(token for token in token_ids if not 0 <= token < size)
-            raise VocabularyError(
-                subject, f"token {token} is out of range", evidence=f"the vocabulary has {size} tokens"
-            )
 
     def forced_tokens(self) -> list[int]:
         """Return the canonical tokens of the bytes that every continuation begins with.
@@ -276,19 +270,20 @@ class Matcher(_native.Matcher):
 
         Raises:
             VocabularyError: the id is out of range.
+            ArgumentError: it is neither an int nor bytes.
         """
         vocabulary = self._constraint.vocabulary
         probe = self.fork()
         if isinstance(token_or_bytes, bytes):
             subject, symbol = token_or_bytes, None
         else:
-            if not 0 <= token_or_bytes < vocabulary.size:
-                raise VocabularyError(
-                    "explain",
-                    f"token {token_or_bytes} is out of range",
-                    evidence=f"the vocabulary has {vocabulary.size} tokens",
-                )
-            subject, symbol = vocabulary.tokens[token_or_bytes], token_or_bytes
+            try:
+                symbol = operator.index(token_or_bytes)
+            except TypeError as error:
+                raise wrong_argument("explain", "token_or_bytes", token_or_bytes) from error
+            if not 0 <= symbol < vocabulary.size:
+                raise token_out_of_range("explain", symbol, vocabulary.size)
+            subject = vocabulary.tokens[symbol]
         if symbol is not None and not subject:
             subject = vocabulary.special.get(symbol, f"<[{symbol}]>").encode()
             allowed = probe.accept(symbol)
@@ -372,13 +367,16 @@ def fill_masks(matchers: Sequence[Matcher], bitmask: Any, *, budget: int | None 
         LimitExceeded: a limit of some constraint was reached.  The error's ``rows`` are those of the matchers that met
             one, and allow nothing; all other rows are filled, and all matchers are as before.
     """
-    alone: Sequence[int] = range(len(matchers))  # filled one by one
+    try:
+        alone: Sequence[int] = range(len(matchers))  # filled one by one
+    except TypeError as error:
+        raise wrong_argument("fill_masks", "matchers", matchers) from error
     if budget is not None:
         budget = _counted("fill_masks", budget)
     try:
         tight = [] if budget is None else [row for row in alone if matchers[row].needs_budget_mask(budget)]
         if not tight or len(tight) < len(matchers):
-            _native.fill_masks(list(matchers), bitmask)
+            _native.fill_masks(matchers, bitmask)
         alone = tight
     except LimitExceeded as error:
         if len(matchers) == 1:
@@ -439,6 +437,4 @@ def fill_mask_trees(
         VocabularyError: an id is out of range.
         LimitExceeded: a bound of some constraint's limits was reached; all matchers are as before.
     """
-    for matcher, (token_ids, _) in zip(matchers, trees, strict=False):
-        matcher._check_ids("fill_mask_trees", token_ids)
-    return _native.fill_mask_trees(list(matchers), list(trees), bitmask)
+    return _native.fill_mask_trees(matchers, trees, bitmask)

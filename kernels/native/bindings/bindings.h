@@ -5,6 +5,7 @@
 
 namespace structgen {
 
+void bind_arguments(nanobind::module_& m);
 void bind_attention(nanobind::module_& m);
 void bind_products(nanobind::module_& m);
 void bind_errors(nanobind::module_& m);

@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "bindings/arguments.h"
 #include "bindings/bindings.h"
 #include "bindings/text.h"
 #include "matcher/matcher.h"
@@ -26,10 +27,6 @@ namespace structgen {
 
 namespace {
 
-using Bitmask = nb::ndarray<int32_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
-
-constexpr uint32_t kMaxBudget = uint32_t{1} << 31;
-
 uint32_t* row_of(const Bitmask& mask, size_t row, const Constraint& constraint) {
   const size_t words = constraint.words();
   if (mask.shape(1) != words)
@@ -40,20 +37,11 @@ uint32_t* row_of(const Bitmask& mask, size_t row, const Constraint& constraint) 
   return reinterpret_cast<uint32_t*>(mask.data()) + row * words;
 }
 
-// A budget in tokens, nothing for None. A larger budget than 2**31 has the same masks.
-std::optional<uint32_t> to_budget(nb::handle budget) {
-  if (budget.is_none()) return std::nullopt;
-  int overflow = 0;
-  const int64_t count = PyLong_AsLongLongAndOverflow(budget.ptr(), &overflow);
-  if (count == -1 && PyErr_Occurred()) throw nb::python_error();
-  if (overflow > 0) return kMaxBudget;
-  if (count < 0)  // also where the count is too small for an int64
-    throw nb::value_error(("fill_mask: the budget is " + std::string(nb::str(budget).c_str()) +
-                           "; it counts the tokens that are left; pass 0 where nothing but EOS may come, or None for no limit").c_str());
-  return static_cast<uint32_t>(std::min<int64_t>(count, kMaxBudget));
-}
-
-Branches to_branches(std::vector<uint32_t> tokens, std::vector<int32_t> parents) {
+Branches take_branches(const char* call, nb::handle token_ids, nb::handle of_each, const Constraint& constraint) {
+  const uint32_t size = constraint.vocabulary_size();
+  auto tokens = take<std::vector<uint32_t>>(call, "token_ids", token_ids, size);
+  if (std::any_of(tokens.begin(), tokens.end(), [&](uint32_t token) { return token >= size; })) refuse_argument(call, "token_ids", token_ids, size);
+  auto parents = take<std::vector<int32_t>>(call, "parents", of_each);
   if (tokens.size() != parents.size())
     throw nb::value_error(("tree: " + std::to_string(tokens.size()) + " tokens and " + std::to_string(parents.size()) + " parents").c_str());
   for (size_t i = 0; i < parents.size(); ++i)
@@ -62,6 +50,9 @@ Branches to_branches(std::vector<uint32_t> tokens, std::vector<int32_t> parents)
                              std::to_string(parents[i])).c_str());
   return {std::move(tokens), std::move(parents)};
 }
+
+// The index of a row; row_of() checks that the row is there.
+size_t take_row(const char* call, nb::handle row, const Bitmask& mask) { return take<size_t>(call, "row", row, mask.shape(0)); }
 
 // The first of the rows from `row` on of a tree; all of them are there.
 uint32_t* rows_of(const Bitmask& mask, size_t row, const Branches& tree, const Constraint& constraint) {
@@ -73,16 +64,18 @@ uint32_t* rows_of(const Bitmask& mask, size_t row, const Branches& tree, const C
 void bind_masks(nb::class_<Matcher>& matcher) {
   matcher
       .def("fill_mask",
-           [](Matcher& self, const Bitmask& bitmask, size_t row, nb::handle budget) {
-             uint32_t* words = row_of(bitmask, row, self.constraint());
-             const std::optional<uint32_t> left = to_budget(budget);
+           [](Matcher& self, nb::handle bitmask, nb::handle row, nb::handle budget) {
+             const GivenMask mask("fill_mask", bitmask);
+             uint32_t* words = row_of(*mask, take_row("fill_mask", row, *mask), self.constraint());
+             const std::optional<uint32_t> left = take_limit("fill_mask", "budget", budget);
              nb::gil_scoped_release release;
              if (left && self.needs_budget_mask(*left))
                self.fill_mask_within(words, *left);
              else
                self.fill_mask(words);
            },
-           "bitmask"_a.noconvert(), "row"_a = 0, nb::kw_only(), "budget"_a.none() = nb::none(),
+           nb::sig("def fill_mask(self, bitmask: Any, row: int = 0, *, budget: int | None = None) -> None"),
+           "bitmask"_a.none(), "row"_a.none() = 0, nb::kw_only(), "budget"_a.none() = nb::none(),
            "Write the mask of the next token into one row of ``bitmask``.\n\n"
            "Args:\n"
            "    bitmask: int32 array or CPU tensor, contiguous, ``[rows, ceil(V / 32)]``.\n"
@@ -94,14 +87,29 @@ void bind_masks(nb::class_<Matcher>& matcher) {
            "    IndexError: there is no such row.\n"
            "    LimitExceeded: a bound of the constraint's limits was reached.\n")
       .def("fill_mask_within",
-           [](Matcher& self, const Bitmask& bitmask, size_t row, uint32_t budget) {
-             uint32_t* words = row_of(bitmask, row, self.constraint());
+           [](Matcher& self, nb::handle bitmask, nb::handle row, nb::handle budget) {
+             const GivenMask mask("fill_mask_within", bitmask);
+             uint32_t* words = row_of(*mask, take_row("fill_mask_within", row, *mask), self.constraint());
+             const uint32_t left = take_count("fill_mask_within", "budget", budget);
              nb::gil_scoped_release release;
-             self.fill_mask_within(words, budget);
+             self.fill_mask_within(words, left);
            },
-           "bitmask"_a.noconvert(), "row"_a, "budget"_a)
-      .def("needs_budget_mask", &Matcher::needs_budget_mask, "budget"_a, nb::call_guard<nb::gil_scoped_release>())
-      .def("allowed_tokens", &Matcher::allowed_tokens, "most"_a, nb::call_guard<nb::gil_scoped_release>())
+           nb::sig("def fill_mask_within(self, bitmask: Any, row: int, budget: int) -> None"), "bitmask"_a.none(),
+           "row"_a.none(), "budget"_a.none())
+      .def("needs_budget_mask",
+           [](Matcher& self, nb::handle budget) {
+             const uint32_t left = take_count("needs_budget_mask", "budget", budget);
+             nb::gil_scoped_release release;
+             return self.needs_budget_mask(left);
+           },
+           nb::sig("def needs_budget_mask(self, budget: int) -> bool"), "budget"_a.none())
+      .def("allowed_tokens",
+           [](Matcher& self, nb::handle most) {
+             const uint32_t count = take_count("allowed_tokens", "most", most);
+             nb::gil_scoped_release release;
+             return self.allowed_tokens(count);
+           },
+           nb::sig("def allowed_tokens(self, most: int) -> list[int]"), "most"_a.none())
       .def("temperature", &Matcher::temperature, nb::call_guard<nb::gil_scoped_release>())
       .def("live_bytes",
            [](Matcher& self) {
@@ -120,40 +128,57 @@ void bind_masks(nb::class_<Matcher>& matcher) {
 void bind_trees(nb::class_<Matcher>& matcher) {
   matcher
       .def("validate_tree",
-           [](Matcher& self, std::vector<uint32_t> tokens, std::vector<int32_t> parents) {
-             const Branches tree = to_branches(std::move(tokens), std::move(parents));
+           [](Matcher& self, nb::handle token_ids, nb::handle parents) {
+             const Branches tree = take_branches("validate_tree", token_ids, parents, self.constraint());
              nb::gil_scoped_release release;
              return self.follow_tree(tree, nullptr);
            },
-           "token_ids"_a, "parents"_a)
+           nb::sig("def validate_tree(self, token_ids: Sequence[int], parents: Sequence[int]) -> list[bool]"),
+           "token_ids"_a.none(), "parents"_a.none())
       .def("fill_mask_tree",
-           [](Matcher& self, std::vector<uint32_t> tokens, std::vector<int32_t> parents, const Bitmask& bitmask, size_t row) {
-             const Branches tree = to_branches(std::move(tokens), std::move(parents));
-             uint32_t* rows = rows_of(bitmask, row, tree, self.constraint());
+           [](Matcher& self, nb::handle token_ids, nb::handle parents, nb::handle bitmask, nb::handle row) {
+             const Branches tree = take_branches("fill_mask_tree", token_ids, parents, self.constraint());
+             const GivenMask mask("fill_mask_tree", bitmask);
+             uint32_t* rows = rows_of(*mask, take_row("fill_mask_tree", row, *mask), tree, self.constraint());
              nb::gil_scoped_release release;
              return self.follow_tree(tree, rows);
            },
-           "token_ids"_a, "parents"_a, "bitmask"_a.noconvert(), "row"_a = 0);
+           nb::sig("def fill_mask_tree(self, token_ids: Sequence[int], parents: Sequence[int], bitmask: Any, row: int = 0) -> list[bool]"),
+           "token_ids"_a.none(), "parents"_a.none(), "bitmask"_a.none(), "row"_a.none() = 0);
 }
 
 // What changes the state, and what would be accepted.
 void bind_moves(nb::class_<Matcher>& matcher) {
   matcher
-      .def("accept", &Matcher::accept, "token_id"_a, nb::call_guard<nb::gil_scoped_release>())
+      .def("accept",
+           [](Matcher& self, nb::handle token_id) {
+             const auto token = take<uint32_t>("accept", "token_id", token_id, self.constraint().vocabulary_size());
+             nb::gil_scoped_release release;
+             return self.accept(token);
+           },
+           nb::sig("def accept(self, token_id: int) -> bool"), "token_id"_a.none())
       .def("accept_bytes",
-           [](Matcher& self, nb::bytes data) {
-             const std::string_view text = view(data);
+           [](Matcher& self, nb::handle data) {
+             if (!nb::isinstance<nb::bytes>(data)) refuse_argument("accept_bytes", "data", data);
+             const std::string_view text = view(nb::borrow<nb::bytes>(data));
              nb::gil_scoped_release release;
              return self.accept_bytes(text);
            },
-           "data"_a)
+           nb::sig("def accept_bytes(self, data: bytes) -> int"), "data"_a.none())
       .def("validate",
-           [](Matcher& self, const std::vector<uint32_t>& tokens) {
+           [](Matcher& self, nb::handle token_ids) {
+             const auto tokens = take<std::vector<uint32_t>>("validate", "token_ids", token_ids, self.constraint().vocabulary_size());
              nb::gil_scoped_release release;
              return self.validate(tokens);
            },
-           "token_ids"_a)
-      .def("rollback", &Matcher::rollback, "count"_a)
+           nb::sig("def validate(self, token_ids: Sequence[int]) -> int"), "token_ids"_a.none())
+      .def("rollback",
+           [](Matcher& self, nb::handle count) {
+             const auto steps = take<size_t>("rollback", "count", count, self.history());
+             if (steps > self.history()) refuse_argument("rollback", "count", count, self.history());
+             self.rollback(steps);
+           },
+           nb::sig("def rollback(self, count: int) -> None"), "count"_a.none())
       .def("reset", &Matcher::reset)
       .def("replay", &Matcher::replay, "other"_a, nb::call_guard<nb::gil_scoped_release>())
       .def("taken",
@@ -197,7 +222,13 @@ void bind_completions(nb::class_<Matcher>& matcher) {
              const uint32_t count = self.min_tokens();
              return count == kNone ? std::nullopt : std::optional<uint32_t>(count);
            })
-      .def("completes_within", &Matcher::completes_within, "budget"_a, nb::call_guard<nb::gil_scoped_release>())
+      .def("completes_within",
+           [](Matcher& self, nb::handle budget) {
+             const uint32_t left = take_count("completes_within", "budget", budget);
+             nb::gil_scoped_release release;
+             return self.completes_within(left);
+           },
+           nb::sig("def completes_within(self, budget: int) -> bool"), "budget"_a.none())
       .def("shortest_completion", &Matcher::shortest_completion, nb::call_guard<nb::gil_scoped_release>());
 }
 
@@ -210,7 +241,7 @@ void bind_state(nb::class_<Matcher>& matcher) {
       .def_prop_rw(
           "limit",
           [](const Matcher& self) { return self.limit() == kNone ? std::nullopt : std::optional<uint32_t>(self.limit()); },
-          [](Matcher& self, std::optional<uint32_t> limit) { self.set_limit(limit.value_or(kNone)); }, "limit"_a.none())
+          [](Matcher& self, nb::handle limit) { self.set_limit(take_limit("limit", "limit", limit).value_or(kNone)); }, "limit"_a.none())
       .def_prop_ro("state_id", &Matcher::state_id, nb::call_guard<nb::gil_scoped_release>())
       .def("rule_path", &Matcher::rule_path, nb::call_guard<nb::gil_scoped_release>());
 }
@@ -218,30 +249,35 @@ void bind_state(nb::class_<Matcher>& matcher) {
 // Masks of several matchers.
 void bind_batches(nb::module_& m) {
   m.def("fill_masks",
-        [](const std::vector<Matcher*>& matchers, const Bitmask& bitmask) {
+        [](nb::handle given, nb::handle bitmask) {
+          const std::vector<Matcher*> matchers = take_matchers("fill_masks", given);
+          const GivenMask mask("fill_masks", bitmask);
           std::vector<uint32_t*> rows(matchers.size());
-          for (size_t i = 0; i < matchers.size(); ++i) rows[i] = row_of(bitmask, i, matchers[i]->constraint());
+          for (size_t i = 0; i < matchers.size(); ++i) rows[i] = row_of(*mask, i, matchers[i]->constraint());
           nb::gil_scoped_release release;
           fill_masks(matchers, rows);
         },
-        "matchers"_a, "bitmask"_a.noconvert());
+        nb::sig("def fill_masks(matchers: Sequence[Matcher], bitmask: Any) -> None"), "matchers"_a.none(), "bitmask"_a.none());
 
   m.def("fill_mask_trees",
-        [](const std::vector<Matcher*>& matchers, std::vector<std::pair<std::vector<uint32_t>, std::vector<int32_t>>> trees,
-           const Bitmask& bitmask) {
+        [](nb::handle given, nb::handle given_trees, nb::handle bitmask) {
+          const std::vector<Matcher*> matchers = take_matchers("fill_mask_trees", given);
+          const auto trees = take<std::vector<std::pair<nb::object, nb::object>>>("fill_mask_trees", "trees", given_trees);
+          const GivenMask mask("fill_mask_trees", bitmask);
           if (matchers.size() != trees.size()) throw nb::value_error("fill_mask_trees: one tree for each matcher");
           std::vector<Branches> all;
           std::vector<uint32_t*> rows;
           size_t row = 0;
           for (size_t i = 0; i < trees.size(); ++i) {
-            all.push_back(to_branches(std::move(trees[i].first), std::move(trees[i].second)));
-            rows.push_back(rows_of(bitmask, row, all.back(), matchers[i]->constraint()));
+            all.push_back(take_branches("fill_mask_trees", trees[i].first, trees[i].second, matchers[i]->constraint()));
+            rows.push_back(rows_of(*mask, row, all.back(), matchers[i]->constraint()));
             row += 1 + all.back().tokens.size();
           }
           nb::gil_scoped_release release;
           return follow_trees(matchers, all, rows);
         },
-        "matchers"_a, "trees"_a, "bitmask"_a.noconvert());
+        nb::sig("def fill_mask_trees(matchers: Sequence[Matcher], trees: Sequence[tuple[Sequence[int], Sequence[int]]], bitmask: Any) -> list[list[bool]]"),
+        "matchers"_a.none(), "trees"_a.none(), "bitmask"_a.none());
 }
 
 }  // namespace
@@ -255,7 +291,9 @@ void bind_matcher(nb::module_& m) {
              new (self) Matcher(std::move(constraint));
            },
            "constraint"_a)
-      .def(nb::init<const Matcher&>(), "other"_a);
+      .def(nb::init<const Matcher&>(), "other"_a)
+      .def("__init__", [](Matcher*, nb::handle given) { refuse_argument("Matcher", "constraint", given); },
+           nb::sig("def __init__(self, constraint: Any) -> None"), "constraint"_a.none() = nb::none());
   bind_masks(matcher);
   bind_moves(matcher);
   bind_trees(matcher);

@@ -11,6 +11,7 @@ NB_MODULE(_native, m) {
   nb::set_leak_warnings(false);
 
   structgen::bind_errors(m);
+  structgen::bind_arguments(m);
   structgen::bind_attention(m);
   structgen::bind_products(m);
   structgen::bind_labels(m);

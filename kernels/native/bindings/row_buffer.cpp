@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "bindings/arguments.h"
 #include "bindings/bindings.h"
 #include "matcher/row_buffer.h"
 
@@ -18,12 +19,10 @@ namespace structgen {
 
 namespace {
 
-using Rows = nb::ndarray<int32_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
-
 // Remembers whose row each is: in most steps the owners are the same, and nothing of them is looked up.
 class OwnedRows {
  public:
-  explicit OwnedRows(Rows rows)
+  explicit OwnedRows(Bitmask rows)
       : array_(rows), buffer_(reinterpret_cast<uint32_t*>(rows.data()), rows.shape(0), static_cast<uint32_t>(rows.shape(1))), slots_(rows.shape(0)) {}
 
   // Fills a row for the owner of each key, whose matcher `matcher_of(owner)` returns once; the rows that the caller has to fill.
@@ -47,7 +46,8 @@ class OwnedRows {
     return fill_rows();
   }
   // The same for matchers that are given.
-  std::vector<uint32_t> fill(std::vector<Matcher*> matchers) {
+  std::vector<uint32_t> fill(nb::handle given) {
+    std::vector<Matcher*> matchers = take_matchers("fill", given);
     check_count(matchers.size());
     for (const Matcher* matcher : matchers) check_width(*matcher);
     matchers_ = std::move(matchers);
@@ -90,12 +90,13 @@ class OwnedRows {
   }
   void own(Slot& slot, nb::object owner, const nb::callable& matcher_of) const {
     nb::object matcher = matcher_of(owner);
-    auto* const native = nb::cast<Matcher*>(matcher);
+    Matcher* native = nullptr;  // which None is cast to
+    if (!nb::try_cast(matcher, native) || !native) refuse_argument("fill_owned", "matcher_of", matcher);
     check_width(*native);
     slot = {std::move(owner), std::move(matcher), native};
   }
 
-  Rows array_;  // keeps the memory of the rows
+  Bitmask array_;  // keeps the memory of the rows
   RowBuffer buffer_;
   std::vector<Slot> slots_;
   std::vector<Matcher*> matchers_;
@@ -106,8 +107,8 @@ class OwnedRows {
 
 void bind_row_buffer(nb::module_& m) {
   nb::class_<OwnedRows>(m, "RowBuffer")
-      .def(nb::init<Rows>(), "rows"_a.noconvert())
-      .def("fill", &OwnedRows::fill, "matchers"_a)
+      .def("__init__", [](OwnedRows* self, nb::handle rows) { new (self) OwnedRows(*GivenMask("RowBuffer", rows)); }, "rows"_a.none())
+      .def("fill", &OwnedRows::fill, nb::sig("def fill(self, matchers: Sequence[Matcher]) -> list[int]"), "matchers"_a.none())
       .def("fill_owned", &OwnedRows::fill_owned, "owners"_a, "keys"_a, "matcher_of"_a)
       .def("forget", &OwnedRows::forget);
 }

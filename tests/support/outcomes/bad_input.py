@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 from unittest.mock import patch
 
+import numpy
 from bad_input_cases import COMMANDS, CONTEXT, FILES, PYTHON, Command
 from click.testing import CliRunner
 
@@ -202,6 +203,7 @@ def _names() -> dict[str, Any]:
     return {
         "sg": sg,
         "re": re,
+        "numpy": numpy,
         "model": _model(),
         "diffusion_model": HashDiffusion(
             sg.Vocabulary([b"", *(bytes([byte]) for byte in range(256)), b""], eos=[0], special={257: "<mask>"}),

@@ -279,6 +279,20 @@ PYTHON: Final = (
         'sg.generate(model, [{"role": "user", "content": [{"type": "text", "text": "What is this?"}, '
         '{"type": "image_url", "image_url": {"url": "https://example.org/cat.png"}}]}], grammar)',
     ),
+    # Masks in a loop of one's own.
+    ("A text instead of a token", 'constraint.matcher().accept("a")'),
+    ("A negative id", "constraint.matcher().accept(-1)"),
+    ("A list of ids instead of one", "constraint.matcher().accept([98, 99])"),
+    ("A text instead of bytes", 'constraint.matcher().accept_bytes("a")'),
+    ("An id beside texts", 'constraint.matcher().validate([98, "a"])'),
+    ("More steps back than were taken", "constraint.matcher().rollback(2)"),
+    ("No bitmask", "constraint.matcher().fill_mask(None)"),
+    ("A bitmask of int64", "constraint.matcher().fill_mask(numpy.zeros((1, 9), dtype=numpy.int64))"),
+    ("A mask without rows", "constraint.matcher().fill_mask(numpy.zeros(9, dtype=numpy.int32))"),
+    ("A row that is not there", "constraint.matcher().fill_mask(numpy.zeros((1, 9), dtype=numpy.int32), -1)"),
+    ("None among matchers", "sg.fill_masks([None], numpy.zeros((1, 9), dtype=numpy.int32))"),
+    ("A matcher of a constraint by its class", "sg.Matcher(constraint)"),
+    ("A text is explained", 'constraint.matcher().explain("a")'),
     # Libraries that are not installed.
     ("Without torch", 'without("torch", sg.load_model, "whole")'),
     ("Without httpx", 'without("httpx", sg.remote, "http://localhost:8000/v1", "a-model")'),
