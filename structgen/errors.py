@@ -182,7 +182,7 @@ class LimitExceeded(StructgenError, ValueError):
         """Note the output that it ended, if none is noted yet, and return the error."""
         if self.text is None:
             self.text, self.tokens = data.decode("utf-8", "replace"), tuple(tokens)
-            place = f"after {len(self.tokens)} tokens of the output, {self.text[-40:]!r}"
+            place = f"after {number_of(len(self.tokens), 'token')} of the output, {self.text[-40:]!r}"
             self.evidence = f"{self.evidence}, {place}" if self.evidence else place
         return self
 
@@ -212,7 +212,7 @@ class BudgetError(GenerationError):
         self.needed = needed
         super().__init__(
             f"{name}={budget}",
-            f"the shortest output that satisfies the grammar takes {needed} tokens",
+            f"the shortest output that satisfies the grammar takes {number_of(needed, 'token')}",
             evidence=evidence,
             remedy=f"allow at least {name}={needed}",
         )
@@ -289,6 +289,11 @@ def found(value: object) -> str:
 def shown(number: int) -> str:
     """Write a number for a sentence, one of very many digits by its size: Python refuses to write these."""
     return str(number) if number.bit_length() <= 200 else f"a number of {number.bit_length()} bits"
+
+
+def number_of(number: int, noun: str) -> str:
+    """A number of things, for a sentence: ``1 token``, ``2 tokens``."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def meant(name: object, known: Iterable[str]) -> str:

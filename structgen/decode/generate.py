@@ -17,7 +17,7 @@ from structgen.decode.speculative.speculation import AnyDrafter, as_speculation
 from structgen.decode.step.background import with_aio
 from structgen.decode.step.context import Context, check_model, check_start, constraint_of
 from structgen.decode.step.sampler import Greedy, Multinomial, Sampler, check_seed, wrong_sampler
-from structgen.errors import ArgumentError, found, meant
+from structgen.errors import ArgumentError, found, meant, number_of
 from structgen.models.protocol.diffusion import DiffusionModel
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def _streamed(generation: Generation, stream: Callable[[Chunk], object] | None) 
     except KeyboardInterrupt as interrupt:
         text = generation.data.decode("utf-8", "replace")
         interrupt.add_note(
-            f"generation: interrupted after {len(generation.tokens)} tokens; the output so far is {text!r}"
+            f"generation: interrupted after {number_of(len(generation.tokens), 'token')}; the output so far is {text!r}"
         )
         raise
     return generation.result()

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from structgen_kernels import _native
 
-from structgen.errors import ArgumentError, StructgenError, VocabularyError, found, shown
+from structgen.errors import ArgumentError, StructgenError, VocabularyError, found, number_of, shown
 from structgen.grammar.nodes import Grammar
 
 __all__ = ["token_out_of_range", "wrong_argument", "wrong_grammar", "wrong_limits", "wrong_vocabulary"]
@@ -124,7 +124,7 @@ def token_out_of_range(call: str, token: int, size: int) -> VocabularyError:
     return VocabularyError(
         call,
         f"token {shown(token)} is out of range",
-        evidence=f"the vocabulary has {size} tokens",
+        evidence=f"the vocabulary has {number_of(size, 'token')}",
         remedy=f"use ids in 0..{size - 1}",
     )
 

@@ -21,6 +21,7 @@ from structgen.errors import (
     StructgenError,
     UnsatisfiableGrammar,
     VocabularyError,
+    number_of,
 )
 from structgen.grammar.analysis import unending_rules
 from structgen.grammar.limits import Limits
@@ -63,10 +64,8 @@ def check_budgets(constraint: Constraint, compiled: Callable[[Grammar], Constrai
                 continue
             if needed > node.tokens:
                 part = to_text(node.item, max_length=200)
-                evidence = (
-                    f"the shortest string of {part} takes {needed} tokens of this vocabulary; its budget is "
-                    f"{node.tokens}"
-                )
+                takes = f"takes {number_of(needed, 'token')} of this vocabulary"
+                evidence = f"the shortest string of {part} {takes}; its budget is {node.tokens}"
                 break
     raise UnsatisfiableGrammar(
         "grammar",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from structgen_kernels import _native
 
 from structgen.engine.arguments import token_out_of_range, wrong_argument
-from structgen.errors import GrammarError, LimitExceeded, VocabularyError
+from structgen.errors import GrammarError, LimitExceeded, VocabularyError, number_of
 from structgen.grammar.nodes import ByteClass
 
 if TYPE_CHECKING:
@@ -337,7 +337,7 @@ class Matcher(_native.Matcher):
 
     def __repr__(self) -> str:
         state = "terminated" if self.is_terminated else "accepting" if self.is_accepting else "open"
-        return f"Matcher({self.history_length} tokens, {state})"
+        return f"Matcher({number_of(self.history_length, 'token')}, {state})"
 
 
 def _replayed(constraint: Constraint, taken: Sequence[int | bytes]) -> Matcher:

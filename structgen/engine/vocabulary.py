@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Final, TypeVar, final
 from structgen.engine.tokenizers.table import (
     Encoder,
     Speller,
+    checked_size,
     checked_tokens,
     eos_ids,
     load_trie,
     tokens_digest,
 )
-from structgen.errors import ArgumentError, VocabularyError, some
+from structgen.errors import ArgumentError, VocabularyError, found, number_of, some
 from structgen.memory_cache import CONSTRAINTS, ContentCache, Followed, Held, report_also
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ def checked_id(token: int, role: str, size: int) -> int:
         raise VocabularyError(
             _SUBJECT,
             f"{role} id {number} is out of range",
-            evidence=f"the vocabulary has {size} ids",
+            evidence=f"the vocabulary has {number_of(size, 'id')}",
             remedy=f"use ids in 0..{size - 1}, or pass size= if the model's logits are wider",
         )
     return number
@@ -61,8 +62,8 @@ def listed(values: Iterable[_Item], role: str) -> Iterable[_Item]:
         raise VocabularyError(
             _SUBJECT,
             f"{role} must be a list of tokens",
-            evidence=f"found {values!r}",
-            remedy=f"pass {role}=[{values!r}]",
+            evidence=f"found {values!r:.40}",
+            remedy=f"pass {role}=[] for none" if values is None else f"pass {role}=[{values!r:.40}]",
         )
     return values
 
@@ -132,6 +133,8 @@ class Vocabulary:
             VocabularyError: a token is not bytes, an id is out of range, or no token stands for any text.
         """
         slots = checked_tokens(tokens, size)
+        if not slots:
+            raise VocabularyError(_SUBJECT, "there are no tokens", remedy="pass the bytes of each token, by id")
         ends = [checked_id(token, "eos", len(slots)) for token in listed(eos, "eos")]
         texts = {checked_id(token, "special", len(slots)): text for token, text in by_id(special).items()}
         names = {token: _special_name(token, texts.get(token), slots[token]) for token in sorted({*texts, *ends})}
@@ -246,6 +249,7 @@ class Vocabulary:
 
         Raises:
             VocabularyError: the text has a byte that no tokens spell, or is a str with a lone surrogate.
+            ArgumentError: it is neither str nor bytes.
         """
         data, written = _both_forms(text)
         if not data:
@@ -266,17 +270,25 @@ class Vocabulary:
             VocabularyError: an id is out of range.
         """
         tokens = self._tokens
-        return b"".join([tokens[checked_id(token, "token", len(tokens))] for token in ids])
+        try:
+            return b"".join([tokens[checked_id(token, "token", len(tokens))] for token in ids])
+        except TypeError:
+            listed(ids, "ids")
+            raise
 
     def token_id(self, text: str) -> int:
         """Return the id of the special token named ``text``, the lowest if there are several.
 
         Raises:
             VocabularyError: there is no such special token.
+            ArgumentError: it is no str.
         """
         for token, name in self._special.items():
             if name == text:
                 return token
+        if not isinstance(text, str):
+            remedy = "tokens[id] has the bytes of an id" if isinstance(text, int) else "pass its name as a str"
+            raise ArgumentError("token_id", "expected the name of a special token", evidence=found(text), remedy=remedy)
         evidence = f"the special tokens are {some(self._special.values()) or 'none'}"
         if (ordinary := text.encode("utf-8", "surrogatepass")) and ordinary in self._tokens:
             evidence = f"token {self._tokens.index(ordinary)} has these bytes, but it is ordinary text"
@@ -293,7 +305,7 @@ class Vocabulary:
         Raises:
             VocabularyError: no token with text would be left, or no EOS id although there is one now.
         """
-        size = operator.index(size)
+        size = checked_size(size)
         if size == self.size:
             return self
         ends = [token for token in self._eos if token < size]
@@ -358,7 +370,7 @@ class Vocabulary:
         return hash(self.digest)
 
     def __repr__(self) -> str:
-        return f"Vocabulary({self.size} tokens, eos=[{some(self._eos)}], {len(self._special)} special)"
+        return f"Vocabulary({number_of(self.size, 'token')}, eos=[{some(self._eos)}], {len(self._special)} special)"
 
     def __copy__(self) -> Vocabulary:
         return self
@@ -408,6 +420,8 @@ def _both_forms(text: str | bytes) -> tuple[bytes, str | None]:
                 evidence=f"found {text[error.start]!r}",
                 remedy="a lone surrogate has no UTF-8; replace it",
             ) from error
+    if not isinstance(text, bytes):
+        raise ArgumentError("tokenize", "expected a text or bytes", evidence=found(text), remedy="decode() takes ids")
     try:
         return text, text.decode()
     except UnicodeDecodeError:

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple, NoReturn, Protocol
 
 from structgen_kernels import _native
 
-from structgen.errors import GrammarError, LimitExceeded, StructgenError
+from structgen.errors import GrammarError, LimitExceeded, StructgenError, number_of
 from structgen.grammar import nodes as ir
 from structgen.grammar.algebra import with_children
 from structgen.grammar.left_recursion import remove_left_recursion
@@ -94,7 +94,7 @@ class _Host:
                 raise GrammarError(
                     "grammar",
                     f"token {high} of a set is out of range",
-                    evidence=f"the vocabulary has {size} tokens",
+                    evidence=f"the vocabulary has {number_of(size, 'token')}",
                     remedy="name tokens that the vocabulary has",
                 )
             named[low : high + 1] = b"\x01" * (high + 1 - low)
@@ -159,7 +159,7 @@ class _Host:
         """A token budget in a regular context."""
         raise GrammarError(
             "grammar",
-            f"a budget of {node.tokens} tokens is used where the language must be regular text",
+            f"a budget of {number_of(node.tokens or 0, 'token')} is used where the language must be regular text",
             evidence="it is inside an intersection, a complement, a JSON string value or a budget of characters",
             remedy="bound the tokens of the whole part, or the characters of this one",
         )

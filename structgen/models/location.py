@@ -158,9 +158,12 @@ def reach(repository: str) -> Reach:
             return Reach.CACHED
         raise SourceUnavailable(
             subject,
-            "it is not in the hub's local cache, and the Hugging Face hub cannot be reached",
-            evidence=_first_line(error) or type(error).__name__,
-            remedy="check the connection and HF_HUB_OFFLINE; a local model is named by its path, as ./name",
+            "there is no such file or folder, and the Hugging Face hub, which may have it, cannot be reached",
+            evidence=f"looked in {str(Path.cwd())!r} and in the hub's local cache; "
+            f"{_first_line(error) or type(error).__name__}",
+            remedy="check the spelling: ./name is a folder with config.json, weights and tokenizer, or a *.gguf file; "
+            "owner/name is a model on the hub; without a name it is the embedded model; or check the connection and "
+            "HF_HUB_OFFLINE",
         ) from error
     return Reach.ONLINE
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeGuard, TypeVar, final
 
 import numpy as np
 
-from structgen.errors import GenerationError
+from structgen.errors import GenerationError, number_of
 from structgen.models.protocol import TreeSession
 from structgen.models.protocol.tree import TokenTree
 from structgen.travel import Live
@@ -150,7 +150,7 @@ class SequenceLimits(NamedTuple):
         if self.max_context is not None and total > self.max_context:
             raise GenerationError(
                 f"model {self.name!r}",
-                f"the sequence is {total - self.max_context} tokens longer than the context",
+                f"the sequence is {number_of(total - self.max_context, 'token')} longer than the context",
                 evidence=f"{length} tokens and {count} more make {total}; the context holds {self.max_context}",
                 remedy="shorten the prompt, lower max_tokens, or use a model with a longer context",
             )

@@ -19,7 +19,7 @@ from structgen.decode.diffusion.token_automaton import FAR, MAX_STATES, byte_aut
 from structgen.decode.step.context import check_vocabulary, constraint_of
 from structgen.decode.step.result import BudgetWatch
 from structgen.engine.network import recurs
-from structgen.errors import BudgetError, GenerationError, LimitExceeded, ModelError
+from structgen.errors import BudgetError, GenerationError, LimitExceeded, ModelError, number_of
 from structgen.grammar.limits import PYTHON_STEP, counted, spend_steps, steps_left
 from structgen.models.model_input import find_mask
 
@@ -124,7 +124,7 @@ def first_canvas(
     if capacity is not None and len(first) > capacity:
         raise GenerationError(
             f"model {model.name!r}",
-            f"prompt and canvas exceed its context by {len(first) - capacity} tokens",
+            f"prompt and canvas exceed its context by {number_of(len(first) - capacity, 'token')}",
             evidence=f"the prompt has {prompt_tokens} tokens, the canvas {len(first)} slots, the context "
             f"{model.max_context}",
             remedy=f"allow at most canvas={capacity}, or shorten the prompt"

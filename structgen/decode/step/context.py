@@ -13,7 +13,7 @@ from structgen.decode.step.background import check_stopped
 from structgen.decode.step.logits_row import LogitsRows, LookAhead, on_host
 from structgen.engine import Constraint, Vocabulary, compile
 from structgen.engine.constraint import wrong_grammar
-from structgen.errors import ArgumentError, BudgetError, GenerationError, VocabularyError, found
+from structgen.errors import ArgumentError, BudgetError, GenerationError, VocabularyError, found, number_of
 from structgen.grammar.nodes import Grammar
 from structgen.models.protocol import Extension, LanguageModel, ResidentSession, TreeSession
 from structgen.models.protocol.diffusion import DiffusionModel
@@ -324,7 +324,7 @@ class Context(Live):
             self._session.truncate(length)
 
     def __repr__(self) -> str:
-        return f"<Context of {len(self._tokens)} tokens, {self._session.length} cached, {self.model.name}>"
+        return f"<Context of {number_of(len(self._tokens), 'token')}, {self._session.length} cached, {self.model.name}>"
 
 
 def shared_length(first: Sequence[int], second: Sequence[int]) -> int:
@@ -421,7 +421,7 @@ def check_start(model: LanguageModel, prompt_tokens: int, constraint: Constraint
     if excess > 0:
         raise GenerationError(
             f"model {model.name!r}",
-            f"prompt and output exceed its context by {excess} tokens",
+            f"prompt and output exceed its context by {number_of(excess, 'token')}",
             evidence=f"the prompt has {prompt_tokens}, max_tokens={max_tokens}, the context holds {limit}",
             remedy=_context_remedy(excess, max_tokens, constraint.min_tokens()),
         )
@@ -445,4 +445,4 @@ def check_vocabulary(vocabulary: Vocabulary, model: LanguageModel | DiffusionMod
 def _context_remedy(excess: int, max_tokens: int, needed: int) -> str:
     if max_tokens - excess >= needed:
         return f"allow at most max_tokens={max_tokens - excess}, or shorten the prompt"
-    return f"shorten the prompt by at least {needed - (max_tokens - excess)} tokens and lower max_tokens"
+    return f"shorten the prompt by at least {number_of(needed - (max_tokens - excess), 'token')} and lower max_tokens"

@@ -25,7 +25,7 @@ from structgen.engine.tokenizers.model_file import (
 )
 from structgen.engine.tokenizers.table import MAX_TOKENS, TokenTable, eos_ids, find_id, token_slots
 from structgen.engine.tokenizers.tiktoken_ranks import looks_like_ranks, read_encoding, read_ranks, read_tekken
-from structgen.errors import VocabularyError
+from structgen.errors import VocabularyError, found
 
 __all__ = ["SideFiles", "read_fast", "read_side_files", "read_slow", "read_source", "with_special"]
 
@@ -208,7 +208,10 @@ def read_source(source: object, *, resolve_eos: bool = True) -> TokenTable:
         return TokenTable(tuple(source))
     read = _object_reader(source)
     if read is None:
-        raise _unreadable(f"a {type(source).__module__}.{type(source).__qualname__} is no tokenizer that can be read")
+        kind = type(source)
+        if kind.__module__ == "builtins":
+            raise _unreadable("the source is no tokenizer", found(source))
+        raise _unreadable(f"a {kind.__module__}.{kind.__qualname__} is no tokenizer that can be read")
     return read(source)
 
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from structgen.cache import fetch, keep
-from structgen.errors import VocabularyError, install
+from structgen.errors import VocabularyError, found, install, number_of, shown
 
 if TYPE_CHECKING:
     from structgen_kernels._native import TokenTrie
@@ -244,7 +244,7 @@ def eos_ids(table: TokenTable, tokens: Iterable[int | str]) -> tuple[int, ...]:
             raise VocabularyError(
                 "vocabulary",
                 f"the tokenizer has no token {item!r} to end an output",
-                evidence=f"it has {len(table.tokens)} tokens, {len(table.special)} of them special",
+                evidence=f"it has {number_of(len(table.tokens), 'token')}, {len(table.special)} of them special",
                 remedy="give the EOS ids: load(..., eos=[...])",
             )
         ids.append(token)
@@ -295,8 +295,28 @@ def _unpack(data: bytes) -> TokenTable:
     return TokenTable(tokens, special, notes=head["notes"])
 
 
+def checked_size(size: int) -> int:
+    """Return the width of a model's logits as an int.
+
+    Raises:
+        VocabularyError: it is no int.
+    """
+    try:
+        return operator.index(size)
+    except TypeError as error:
+        remedy = "pass the width of the model's logits"
+        raise VocabularyError("vocabulary", "size must be an int", evidence=found(size), remedy=remedy) from error
+
+
 def checked_tokens(tokens: Sequence[bytes], size: int | None) -> list[bytes]:
     """Copy the tokens, padded with empty ones to ``size``."""
+    if not isinstance(tokens, Iterable):
+        raise VocabularyError(
+            "vocabulary",
+            "tokens must be a list of bytes",
+            evidence=found(tokens),
+            remedy="pass the bytes of each token, by id; Vocabulary.load reads tokenizers",
+        )
     slots = list(tokens)
     if not {*map(type, slots)} <= {bytes}:
         token = next(token for token, piece in enumerate(slots) if type(piece) is not bytes)
@@ -310,13 +330,12 @@ def checked_tokens(tokens: Sequence[bytes], size: int | None) -> list[bytes]:
         raise VocabularyError(
             "vocabulary", f"a token has {longest} bytes", evidence=f"at most {MAX_TOKEN_BYTES} are possible"
         )
-    if size is None:
-        size = len(slots)
-    if not len(slots) <= operator.index(size) <= MAX_TOKENS:
+    size = len(slots) if size is None else checked_size(size)
+    if not len(slots) <= size <= MAX_TOKENS:
         raise VocabularyError(
             "vocabulary",
             f"size must be between the number of tokens and {MAX_TOKENS}",
-            evidence=f"found size={size} for {len(slots)} tokens",
+            evidence=f"found size={shown(size)} for {number_of(len(slots), 'token')}",
             remedy="pass the width of the model's logits; with_size() cuts a vocabulary down",
         )
     return slots + [b""] * (size - len(slots))

@@ -164,7 +164,12 @@ class Grammar:
         return hooks.operators.many(self, min, max, sep)
 
     def named(self, name: str) -> Grammar:
-        """Report the text matched by this term as ``result.captures[name]``."""
+        """Report the text matched by this term as ``result.captures[name]``.
+
+        Raises:
+            TypeError: the name is no text.
+            ValueError: the name is empty.
+        """
         return hooks.operators.capture(self, name)
 
     def at_most(self, *, tokens: int | None = None, characters: int | None = None) -> Grammar:

@@ -371,6 +371,8 @@ def capture(item: Grammar, name: str) -> Grammar:
     """``item``, reported under ``name``."""
     if not isinstance(name, str):
         raise TypeError(f"named: the name must be a text; {found(name)}")
+    if not name:
+        raise ValueError("named: the name is empty; captures are read by name; give one, or leave named() out")
     return Capture(name, item)
 
 

@@ -11,7 +11,7 @@ from structgen.decode.step.background import check_stopped
 from structgen.decode.step.context import Context
 from structgen.decode.step.distribution import log_mass
 from structgen.engine.mask import allowed_ids
-from structgen.errors import GenerationError
+from structgen.errors import GenerationError, number_of
 from structgen.methods.infilling.frame import FilledHole
 from structgen.methods.infilling.open_canvas import OPEN
 
@@ -153,7 +153,7 @@ def _check_context(model: LanguageModel, prompt_tokens: int, frame: Frame) -> No
     if model.max_context is not None and needed > model.max_context:
         raise GenerationError(
             f"model {model.name!r}",
-            f"prompt and text exceed its context by {needed - model.max_context} tokens",
+            f"prompt and text exceed its context by {number_of(needed - model.max_context, 'token')}",
             evidence=f"the prompt has {prompt_tokens}, texts and holes take {needed - prompt_tokens} with markers, the "
             f"context holds {model.max_context}",
             remedy="shorten the prompt or the texts, or make the holes smaller",

@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol, TypeAlias, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from structgen.errors import GenerationError
+from structgen.errors import GenerationError, number_of
 from structgen.models.protocol.language import LanguageModel, Logits, Session
 
 __all__ = [
@@ -287,7 +287,8 @@ class TokenTree(NamedTuple):
             raise GenerationError(
                 subject,
                 "a tree needs tokens, and a parent for each",
-                evidence=f"found {len(self.token_ids)} tokens and {len(self.parents)} parents",
+                evidence=f"found {number_of(len(self.token_ids), 'token')} and "
+                f"{number_of(len(self.parents), 'parent')}",
             )
         for node, parent in enumerate(self.parents):
             if not -1 <= parent < node:

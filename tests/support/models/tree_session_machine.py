@@ -161,7 +161,7 @@ class Lives:
         """A refused call leaves the tokens and the tree unchanged."""
         for tree, problem in (
             (TokenTree([], []), "a tree needs tokens"),
-            (TokenTree([1, 2], [-1]), "found 2 tokens and 1 parents"),
+            (TokenTree([1, 2], [-1]), "found 2 tokens and 1 parent"),
             (TokenTree([1, 2], [-1, 1]), "token 1 has the parent 1"),
             (TokenTree([1, 2], [-2, 0]), "token 0 has the parent -2"),
             (TokenTree([1, 10**6], [-1, 0]), "no token has the id 1000000"),

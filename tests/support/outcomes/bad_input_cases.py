@@ -181,6 +181,7 @@ COMMANDS: Final = (
     _run("A model that is not there", "user.json", "--model", "./smollm"),
     _run("A model that the hub does not know", "user.json", "--model", "some/modle", changed=_unknown_on_hub),
     _run("No network", "user.json", "--model", "some/model", changed=_no_hub),
+    _run("A model's name is misspelt, and there is no network", "user.json", "--model", "smolm", changed=_no_hub),
     _run("A folder without a model", "user.json", "--model", "schemas"),
     _run("A folder without weights", "user.json", "--model", "half", files={"half/config.json": b"{}"}),
     _run(
@@ -248,6 +249,10 @@ PYTHON: Final = (
     ("A schema is compiled", "sg.compile(schema, vocabulary)"),
     ("A text is compiled", 'sg.compile("[a]", vocabulary)'),
     ("Limits that are a number", "sg.compile(grammar, vocabulary, limits=3)"),
+    ("No tokenizer", "sg.Vocabulary.load(None)"),
+    ("No tokens", "sg.Vocabulary([], eos=[0])"),
+    ("A tokenizer in place of tokens", "sg.Vocabulary(tokenizer)"),
+    ("A name that is empty", 'grammar.named("")'),
     # The settings.
     ("A budget that is a text", 'sg.generate(model, "Hello", grammar, max_tokens="10")'),
     ("A negative budget", 'sg.generate(model, "Hello", grammar, max_tokens=-1)'),

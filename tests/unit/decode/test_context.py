@@ -106,7 +106,7 @@ def test_truncating_and_errors() -> None:
     context.truncate(1)
     assert len(context) == 1
     assert context.session.length <= 1
-    assert "1 tokens" in repr(context)
+    assert "1 token," in repr(context)
 
 
 @pytest.mark.parametrize("sampler", [Greedy(), Multinomial()])

@@ -371,7 +371,7 @@ def test_the_context_is_checked_first(json_vocabulary: Vocabulary) -> None:
     with pytest.raises(GenerationError, match=r"by 5 tokens.*max_tokens=5") as caught:
         generate(spy, prompt, Repeat(LETTER, 1, None), max_tokens=10)
     assert caught.value.subject == "model 'spy'"
-    with pytest.raises(GenerationError, match="shorten the prompt by at least 1 tokens"):
+    with pytest.raises(GenerationError, match="shorten the prompt by at least 1 token"):
         generate(spy, prompt, literal("z" * 6), max_tokens=10)
     assert spy.fed == []
     assert generate(spy, prompt, Repeat(LETTER, 1, None), max_tokens=5).stats.tokens <= 5

@@ -262,7 +262,7 @@ def test_parts_that_no_tokens_can_write_are_refused() -> None:
 )
 def test_tokens_are_not_counted_where_only_text_is(grammar: Grammar) -> None:
     """Budgets of tokens would have no meaning there."""
-    with pytest.raises(GrammarError, match="budget of 1 tokens"):
+    with pytest.raises(GrammarError, match="budget of 1 token"):
         compile(grammar, FEW)
 
 

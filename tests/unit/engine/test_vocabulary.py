@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from structgen.engine.vocabulary import Vocabulary
-from structgen.errors import VocabularyError
+from structgen.errors import ArgumentError, VocabularyError
 
 LETTERS = [b"<eos>", b"a", b"b", b"ab", b"abc", b"c", b"a"]
 
@@ -59,20 +59,26 @@ def test_ids_of_numpy_are_ids() -> None:
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        ({"tokens": []}, "no token stands for any text"),
+        ({"tokens": []}, "there are no tokens; pass"),
+        ({"tokens": [], "eos": [0]}, "there are no tokens; pass"),
+        ({"tokens": None}, "tokens must be a list of bytes; found None; pass"),
+        ({"tokens": 3}, "tokens must be a list of bytes; found 3; pass"),
         ({"tokens": [b"", b""]}, "no token stands for any text"),
         ({"tokens": [b"a"], "eos": [0]}, "no token stands for any text"),
         ({"tokens": [b"a", "b"]}, "token 1 is not bytes"),
         ({"tokens": [b"a", bytearray(b"b")]}, "token 1 is not bytes"),
-        ({"tokens": [b"a"], "eos": [1]}, "eos id 1 is out of range"),
+        ({"tokens": [b"a"], "eos": [1]}, "eos id 1 is out of range; the vocabulary has 1 id; use ids in 0..0,"),
         ({"tokens": [b"a"], "eos": [-1]}, "eos id -1 is out of range"),
         ({"tokens": [b"a"], "special": {7: "x"}}, "special id 7 is out of range"),
         ({"tokens": [b"a", b"b"], "special": {0: 5}}, "special token 0 is not a str"),
         ({"tokens": [b"a"], "eos": ["a"]}, "is not an integer"),
-        ({"tokens": [b"a"], "eos": 0}, "eos must be a list"),
+        ({"tokens": [b"a"], "eos": 0}, "eos must be a list of tokens; found 0; pass eos=[0]"),
+        ({"tokens": [b"a"], "eos": None}, "eos must be a list of tokens; found None; pass eos=[] for none"),
         ({"tokens": [b"a"], "special": "a"}, "special must be a list"),
         ({"tokens": [b"a", b"b"], "size": 1}, "size must be between"),
         ({"tokens": [b"a"], "size": 1 << 40}, "size must be between"),
+        ({"tokens": [b"a"], "size": 10**5000}, "size must be between"),
+        ({"tokens": [b"a"], "size": "9"}, "size must be an int; found the text '9'; pass"),
         ({"tokens": [b"a" * 70_000]}, "70000 bytes"),
     ],
 )
@@ -135,6 +141,21 @@ def test_decode_joins_bytes_and_skips_special_tokens() -> None:
         vocabulary.decode([9])
     with pytest.raises(VocabularyError, match="token id -1 is out of range"):
         vocabulary.decode([-1])
+    with pytest.raises(VocabularyError, match=r"ids must be a list of tokens; found 3; pass ids=\[3\]"):
+        vocabulary.decode(3)  # type: ignore[arg-type]
+
+
+def test_what_is_neither_text_nor_a_name_is_refused() -> None:
+    """The error says what was found."""
+    vocabulary = simple()
+    for value in (3, None, [1]):
+        with pytest.raises(ArgumentError, match="tokenize: expected a text or bytes; found"):
+            vocabulary.tokenize(value)  # type: ignore[arg-type]
+    with pytest.raises(ArgumentError, match="token_id: expected the name of a special token; found 3"):
+        vocabulary.token_id(3)  # type: ignore[arg-type]
+    with pytest.raises(VocabularyError, match="size must be an int; found None"):
+        vocabulary.with_size(None)  # type: ignore[arg-type]
+    assert repr(Vocabulary([b"a"])) == "Vocabulary(1 token, eos=[], 0 special)"
 
 
 def test_token_id_finds_special_tokens_only() -> None:
@@ -163,7 +184,7 @@ def test_with_size_widens_and_narrows() -> None:
     assert (narrow.size, narrow.eos, dict(narrow.special)) == (5, (0,), {0: "<eos>"})
     with pytest.raises(VocabularyError, match="leaves no EOS id"):
         Vocabulary(LETTERS, eos=[6]).with_size(5)
-    with pytest.raises(VocabularyError, match="no token stands for any text"):
+    with pytest.raises(VocabularyError, match="there are no tokens"):
         Vocabulary(LETTERS).with_size(0)
 
 

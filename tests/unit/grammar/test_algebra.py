@@ -176,6 +176,12 @@ def test_likely_mistakes(mistake: Callable[[], object], remedy: str) -> None:
         mistake()
 
 
+def test_a_name_is_not_empty() -> None:
+    """``captures[""]`` would say nothing."""
+    with pytest.raises(ValueError, match=r"named: the name is empty; .*leave named"):
+        A.named("")
+
+
 def test_a_part_cannot_stand_fewer_times_than_never() -> None:
     """This is the count of ``*``."""
     with pytest.raises(ValueError, match="cannot be repeated -1 times"):

@@ -29,7 +29,7 @@ def test_ids_become_plain_ints() -> None:
         ([], "no tokens to extend"),
         ([1, 10], "no token has the id 10"),
         ([-1], "no token has the id -1"),
-        ([1, 2, 3], "1 tokens longer than the context"),
+        ([1, 2, 3], "1 token longer than the context"),
     ],
 )
 def test_bad_extensions_are_refused(ids: list[int], problem: str) -> None:
@@ -42,11 +42,11 @@ def test_bad_extensions_are_refused(ids: list[int], problem: str) -> None:
     ("tree", "problem"),
     [
         (TokenTree([], []), "a tree needs tokens, and a parent for each: found 0 tokens and 0 parents"),
-        (TokenTree([1], []), "found 1 tokens and 0 parents"),
+        (TokenTree([1], []), "found 1 token and 0 parents"),
         (TokenTree([1, 2], [-1, 1]), "a parent must precede its child: token 1 has the parent 1"),
         (TokenTree([1, 2], [-1, -2]), "token 1 has the parent -2"),
         (TokenTree([1, 10], [-1, 0]), "no token has the id 10"),
-        (TokenTree([1, 2], [-1, 0]), "1 tokens longer than the context"),
+        (TokenTree([1, 2], [-1, 0]), "1 token longer than the context"),
     ],
 )
 def test_bad_trees_are_refused(tree: TokenTree, problem: str) -> None:

@@ -86,7 +86,7 @@ def test_a_pass_that_is_not_possible_extends_nothing() -> None:
     model = HashModel(VOCABULARY, max_context=4)
     first, second, stranger = model.start(), model.start(), HashModel(VOCABULARY).start()
     for bad, message in (
-        (Extension(second, [1] * 5, False), "1 tokens longer"),
+        (Extension(second, [1] * 5, False), "1 token longer"),
         (Extension(stranger, [1], True), "another model"),
     ):
         with pytest.raises(GenerationError, match=message):

@@ -69,7 +69,8 @@ def test_offline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, error: Excepti
     monkeypatch.setattr(huggingface_hub, "try_to_load_from_cache", lambda *args: None)
     with pytest.raises(SourceUnavailable, match="cannot be reached") as caught:
         hub.reach("a/b")
-    assert caught.value.evidence == str(error)
+    assert caught.value.evidence.endswith(f"the hub's local cache; {error}")
+    assert "check the spelling" in caught.value.remedy
     monkeypatch.setattr(huggingface_hub, "try_to_load_from_cache", lambda *args: str(tmp_path))
     assert hub.reach("a/b") is hub.Reach.CACHED
 

@@ -123,7 +123,7 @@ def test_going_back_and_branching_off(model: Any, reference: Any) -> None:
         ([{1: float("inf")}], "positive and sum to 1"),
         ([{1: 1.0}, {1: 0.5, 264: 0.5}], "no token has the id 264"),
         ([{-1: 0.5, 1: 0.5}], "no token has the id -1"),
-        ([{1: 1.0}] * 641, "1 tokens longer than the context"),
+        ([{1: 1.0}] * 641, "1 token longer than the context"),
     ],
 )
 def test_what_is_no_mixture_is_refused(model: Any, mixtures: list[dict[int, float]], problem: str) -> None:

@@ -135,7 +135,7 @@ def test_chains_refuse_what_is_no_tree_or_too_long() -> None:
     for tree, problem in (
         (TokenTree([], []), "a tree needs tokens"),
         (TokenTree([1], [0]), "token 0 has the parent 0"),
-        (TokenTree([1, 2, 3, 4], [-1, 0, 1, 2]), "1 tokens longer than the context"),
+        (TokenTree([1, 2, 3, 4], [-1, 0, 1, 2]), "1 token longer than the context"),
         (TokenTree([1, 999], [-1, 0]), "no token has the id 999"),
     ):
         with pytest.raises(GenerationError, match=problem):
@@ -184,7 +184,7 @@ def check_bounds(model: Any) -> None:
     session: TreeSession = model.start()
     ids = [int(token) for token in np.random.default_rng(1).integers(250, size=638)]
     session.extend(ids[:-1])
-    with pytest.raises(GenerationError, match="1 tokens longer than the context"):
+    with pytest.raises(GenerationError, match="1 token longer than the context"):
         session.extend_tree(ids[-1:], TokenTree([1, 2, 3, 4], [-1, 0, 0, 1]))
     assert session.length == 637
     wide = TokenTree([*range(60), *range(60)], [-1] * 60 + list(range(60)))
@@ -194,7 +194,7 @@ def check_bounds(model: Any) -> None:
     np.testing.assert_allclose(rows[[1, 60, 61, 120]], sequential(model, ids, few), atol=TOLERANCE)
     session.keep([59, 119])
     assert session.length == 640
-    with pytest.raises(GenerationError, match="1 tokens longer than the context"):
+    with pytest.raises(GenerationError, match="1 token longer than the context"):
         session.extend([1])
     session.truncate(639)
     expected = model.start().extend_all([*ids, 59, 7])[-1]

@@ -558,7 +558,7 @@ def refused(kind: type[Exception], match: str, **options: Any) -> None:
         (GenerationError, r"slot 0: .*token 0, b''", {"canvas": [0, FREE]}),
         (GenerationError, "exceed its context by 2 tokens.*allow at most canvas=5",
          {"model": ScriptedDiffusion(lambda canvas: None, max_context=6), "canvas": 7}),
-        (GenerationError, "exceed its context by 1 tokens.*shorten the prompt$",
+        (GenerationError, "exceed its context by 1 token;.*shorten the prompt$",
          {"model": ScriptedDiffusion(lambda canvas: None, max_context=3), "prompt": "1.1.1"[:3]}),
         (ModelError, "no MASK", {"model": ScriptedDiffusion(lambda canvas: None, mask_token=None)}),
         (ModelError, "no special token", {"model": ScriptedDiffusion(lambda canvas: None, mask_token=1)}),

@@ -239,8 +239,22 @@ def test_any_value_in_any_place_is_read_or_refused(folder: Folder, place: tuple[
     assert vocabulary.decode(range(vocabulary.size)) == b"".join(vocabulary.tokens)
 
 
-@pytest.mark.parametrize("source", [None, 5, b"bytes", object(), {"a": 1}])
-def test_unknown_objects_are_named(source: object) -> None:
-    """The error names their type."""
-    with pytest.raises(VocabularyError, match=f"{type(source).__qualname__} is no tokenizer that can be read"):
+class NoTokenizer:
+    """An object of a class that nobody knows."""
+
+
+@pytest.mark.parametrize(
+    ("source", "text"),
+    [
+        (None, "the source is no tokenizer; found None; pass"),
+        (5, "the source is no tokenizer; found 5; pass"),
+        (b"bytes", "the source is no tokenizer; found bytes; pass"),
+        ({"a": 1}, "the source is no tokenizer; found a dict; pass"),
+        (Vocabulary, "the source is no tokenizer; found the type Vocabulary; pass"),
+        (NoTokenizer(), r"a \S*test_folder.NoTokenizer is no tokenizer that can be read; pass"),
+    ],
+)
+def test_unknown_objects_are_named(source: object, text: str) -> None:
+    """The error names them, or their type."""
+    with pytest.raises(VocabularyError, match=f"vocabulary: {text}"):
         Vocabulary.load(source)

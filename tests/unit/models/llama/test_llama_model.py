@@ -147,7 +147,7 @@ def test_the_context_is_a_bound(model: LlamaModel) -> None:
     """The whole context can be used, one token more is refused, and the session stays usable."""
     session = model.start()
     session.extend([5] * 639)
-    with pytest.raises(GenerationError, match="1 tokens longer than the context"):
+    with pytest.raises(GenerationError, match="1 token longer than the context"):
         session.extend([5, 5])
     session.extend([5])
     assert session.length == model.max_context
