@@ -528,6 +528,15 @@ def test_help_is_fast() -> None:
     assert min(times) < 0.5 * slowness()
 
 
+@pytest.mark.parametrize("module", ["structgen", "structgen.cli"])
+def test_the_command_is_a_module(module: str) -> None:
+    """Where the script is not on the path, ``python -m structgen`` is the command."""
+    command = [sys.executable, "-m", module, "match", "--regex", "a+", "-"]
+    done = subprocess.run(command, input=b"aab", capture_output=True, check=False)
+    assert done.returncode == 1
+    assert b"found 'b', expected 'a'" in done.stdout + done.stderr
+
+
 @pytest.mark.parametrize("command", ["run", "check", "match", "explain"])
 def test_help_of_commands(structgen: Command, command: str) -> None:
     """Every command has a help text."""
