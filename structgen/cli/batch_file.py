@@ -137,6 +137,8 @@ class RowLog:
         self._path = path
         self._key = key
         self._is_error = is_error
+        if path == STANDARD_INPUT:
+            raise Failure("OUT is locked and taken up, so it cannot be standard output; name a file")
         try:
             self._file = _opened(path)
         except (OSError, ValueError) as error:

@@ -97,8 +97,10 @@ def rows_of(name: str = "out.jsonl", key: str = "id") -> Rows:
 def run(folder: Path, capsys: pytest.CaptureFixture[str]) -> Run:
     """Run the program ``choose`` in this process; status, rows by id, and notes."""
 
-    def run(*arguments: str, program: str = "job.py:choose", source: str = "in.jsonl") -> tuple[int, Rows, str]:
-        status = main(["batch", program, source, "out.jsonl", "--model", "job.py:model", *arguments])
+    def run(
+        *arguments: str, program: str = "job.py:choose", source: str = "in.jsonl", output: str = "out.jsonl"
+    ) -> tuple[int, Rows, str]:
+        status = main(["batch", program, source, output, "--model", "job.py:model", *arguments])
         out, err = capsys.readouterr()
         assert out == ""
         return status, rows_of() if Path("out.jsonl").exists() else {}, err
@@ -189,6 +191,7 @@ def test_plain_lines_are_the_only_argument(run: Run) -> None:
         ([{"id": "a"}, {"id": "b"}, {"id": "a"}], {}, "in.jsonl: lines 1 and 3 have the same id 'a'"),
         ([], {"source": "none.jsonl"}, "none.jsonl"),
         ([], {"source": "-"}, "IN is read twice"),
+        ([], {"output": "-"}, "OUT is locked and taken up, so it cannot be standard output"),
         ([], {"program": "other.py"}, "other.py"),
         ([], {"program": "in.jsonl"}, "in.jsonl: expected a program, FILE.py:NAME"),
         ([], {"more": ["--retry"]}, "--retry goes on with the rows of OUT: add --resume"),
@@ -206,6 +209,7 @@ def test_unusable_input_is_refused(run: Run, lines: list[Any], arguments: dict[s
     assert status == 2
     assert said in err
     assert not rows
+    assert not Path("-").exists()
 
 
 def test_a_file_with_rows_is_kept_unless_it_is_taken_up(run: Run) -> None:
