@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["COLUMNS", "error_row", "item_row", "item_seed", "run_row"]
 
 COLUMNS: Final = ("id", "value", "error", "losses", "tokens", "attempt")
-"""The members of a row: see ``docs/guides/batch.md``."""
+"""The members of a row: see ``docs/reference/cli.md``."""
 
 _SEED_BYTES: Final = 7  # below 2**56: any reader of JSON keeps it
 

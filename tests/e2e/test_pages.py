@@ -30,6 +30,7 @@ def stand_ins(json_vocabulary: Vocabulary, monkeypatch: pytest.MonkeyPatch) -> V
     "page",
     [
         "README.md",
+        "guides/batch.md",
         "guides/load-model.md",
         "guides/own-model.md",
         "guides/shared-passes.md",

@@ -15,6 +15,7 @@ from time import sleep
 from typing import Any
 
 import pytest
+from docs_run import page_blocks, page_path
 
 from structgen.cli import batch_file
 from structgen.cli.batch_file import RowLog
@@ -182,6 +183,19 @@ def test_plain_lines_are_the_only_argument(run: Run) -> None:
     status, _, err = run(source="in.txt", program="job.py:two")
     assert status == 2
     assert "the program takes several" in err
+
+
+def test_the_example_of_the_page_runs(run: Run) -> None:
+    """The program of docs/guides/batch.md, over the lines that the page writes."""
+    (program,) = page_blocks("guides/batch.md")
+    Path("contact.py").write_text(program)
+    (written,) = re.findall(r"^\$ (printf .* > in\.txt)$", page_path("guides/batch.md").read_text(), re.MULTILINE)
+    subprocess.run(["bash", "-c", written], check=True)
+    status, rows, err = run(program="contact.py:contact", source="in.txt")
+    assert (status, err) == (0, "2 lines: 2 done, 0 failed, 0 left\n")
+    assert all(re.fullmatch("[0-9 ]{3,12}", rows[index]["value"]["phone"]) for index in (0, 1))
+    status, rows, err = run("--resume", program="contact.py:contact", source="in.txt")
+    assert err == "2 lines: 2 done, 0 failed, 0 left; 2 of these rows are from an earlier run\n"
 
 
 @pytest.mark.parametrize(
