@@ -57,6 +57,7 @@ def stand_ins(json_vocabulary: Vocabulary, monkeypatch: pytest.MonkeyPatch) -> V
         "reference/lexing.md",
         "reference/library.md",
         "reference/limits.md",
+        "reference/lints.md",
         "reference/models.md",
         "reference/protocols.md",
         "reference/regex.md",
