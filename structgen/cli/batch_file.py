@@ -249,7 +249,8 @@ def _opened(path: str) -> int:
         OSError: it cannot be opened.
         Failure: another process has locked it.
     """
-    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
+    binary = getattr(os, "O_BINARY", 0)  # Windows would write line ends of two bytes
+    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | binary, 0o666)
     try:
         if fcntl is not None:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

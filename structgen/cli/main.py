@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+import io
 import os
+import sys
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -67,6 +69,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Args:
         arguments: those of the process if None; the process is then expected to end.
     """
+    if arguments is None:
+        _write_all_characters()
     before = gc.get_threshold()
     gc.set_threshold(max(_OBJECTS, before[0]) if before[0] else 0, *before[1:])  # 0: it is off
     try:
@@ -75,6 +79,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         gc.set_threshold(*before)
         if arguments is None:
             gc.freeze()  # Python looks for cycles among all objects before it ends; these need not be looked at
+
+
+def _write_all_characters() -> None:
+    """Write UTF-8 to pipes and files, and escapes to a terminal that has not all characters.
+
+    A code page of Windows, or an old locale, would end the command at the first character that it lacks.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and stream.encoding.lower() not in ("utf-8", "utf8"):
+            if stream.isatty():
+                stream.reconfigure(errors="backslashreplace")
+            else:
+                stream.reconfigure(encoding="utf-8", errors=stream.errors)
 
 
 def _run(arguments: Sequence[str] | None) -> int:

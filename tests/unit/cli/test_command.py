@@ -329,6 +329,28 @@ def test_shells_complete_lines(shell: str, tmp_path: Path) -> None:
         assert _arguments(shell, keys, tmp_path, environment) == expected
 
 
+def test_a_code_page_lacks_no_character() -> None:
+    """Pipes get UTF-8, and a terminal an escape for what it cannot show; neither ends the command."""
+
+    def ran(*arguments: str, **streams: int) -> subprocess.CompletedProcess[bytes]:
+        command = [sys.executable, "-m", "structgen.cli", *arguments]
+        environment = {**os.environ, "PYTHONUTF8": "0", "PYTHONIOENCODING": "cp1252"}
+        return subprocess.run(command, env=environment, check=False, **streams)
+
+    explained = ("explain", "--regex", "[a-z😀]+", "--text", "a")
+    piped = ran(*explained, stdout=subprocess.PIPE)
+    assert (piped.returncode, "'😀'" in piped.stdout.decode()) == (0, True)
+    refused = ran("check", "--regex", "(日", stderr=subprocess.PIPE)
+    assert (refused.returncode, "(日" in refused.stderr.decode()) == (2, True)
+    terminal, its_end = pty.openpty()
+    try:
+        assert ran(*explained, stdout=its_end).returncode == 0
+        assert rb"'\U0001f600'" in os.read(terminal, 65536)
+    finally:
+        os.close(terminal)
+        os.close(its_end)
+
+
 def _imports(*arguments: str) -> set[str]:
     """The modules that a command has imported when it ends."""
     program = (
