@@ -5,6 +5,7 @@ Usage: python -I .ci/wheel_smoke.py CHECKOUT
 
 import hashlib
 import random
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -101,10 +102,15 @@ def main() -> None:
         "</html>" in sg.diffusion.replay_page(recorder.replays([filled])), "the page that replays a canvas is not whole"
     )
 
-    command = Path(sys.executable).with_name("structgen")
+    scripts = sysconfig.get_path("scripts")  # on Windows not beside the interpreter, but in an environment
+    command = shutil.which("structgen", path=scripts)
+    if command is None:
+        sys.exit(f"the wheel is broken: there is no structgen in {scripts}")
     with tempfile.TemporaryDirectory() as folder:
         answers = [
-            subprocess.run([command, *arguments], cwd=folder, capture_output=True, text=True, check=False)
+            subprocess.run(
+                [command, *arguments], cwd=folder, capture_output=True, text=True, encoding="utf-8", check=False
+            )
             for arguments in (["--version"], ["explain", "--regex", "a[0-9]", "--text", "a"], ["check", "--regex", "("])
         ]
     expect(version("structgen-lm") in answers[0].stdout, "--version does not tell the version")
