@@ -67,10 +67,13 @@ test: lint types unit  ## install what the tests need, then run ruff, import-lin
 test-all: $(VENV)/stamp-test  ## pytest, the exhaustive and statistical tests that `make test` leaves out
 	$(BIN)/pytest -q -m "exhaustive and not nightly" $(PYTEST_ARGS)
 
-lint: $(VENV)/stamp-test  ## ruff (style and format) and import-linter (layers)
+lint: $(VENV)/stamp-test  ## ruff (style and format), import-linter (layers), and checks of the workflows
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports --no-cache
+	$(BIN)/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
+	$(BIN)/check-jsonschema --builtin-schema vendor.dependabot .github/dependabot.yml
+	$(BIN)/zizmor --offline --quiet .github
 
 types: $(VENV)/stamp-test  ## mypy, strict
 	$(BIN)/mypy

@@ -122,6 +122,19 @@ def test_supported_interpreters_have_wheels() -> None:
     assert PROJECT["tool"]["scikit-build"]["wheel"]["py-api"] == "cp312"
 
 
+def test_actions_are_named_by_the_hash_of_a_commit() -> None:
+    """A tag of an action may be moved to other code; a commit may not."""
+    used = [
+        line.split("uses:")[1].strip()
+        for path in sorted((CHECKOUT / ".github/workflows").glob("*.yml"))
+        for line in path.read_text(encoding="utf-8").splitlines()
+        if "uses:" in line
+    ]
+    assert len(used) > 10
+    assert [one for one in used if not re.fullmatch(r"[\w-]+/[\w-]+@[0-9a-f]{40}  # v\d+\.\d+\.\d+", one)] == []
+    assert len({one.split("@")[0] for one in used}) == len(set(used)), "one action has two versions"
+
+
 def test_only_the_release_may_write() -> None:
     """Jobs read; the one that publishes waits for all that build, and is trusted by name, without a password."""
     yaml = pytest.importorskip("yaml")
