@@ -49,7 +49,9 @@ def test_forms_as_node_reads_them() -> None:
     """Every form has the texts, of up to three characters, that V8 gives it under the flag ``u``."""
     texts = ["".join(letters) for size in range(4) for letters in product(LETTERS, repeat=size)]
     question = json.dumps({"forms": FORMS, "texts": texts})
-    ran = subprocess.run([str(NODE), "-e", PROGRAM], input=question, capture_output=True, text=True, check=True)
+    ran = subprocess.run(
+        [str(NODE), "-e", PROGRAM], input=question, capture_output=True, text=True, encoding="utf-8", check=True
+    )
     universe = Universe(texts)
     for form, found in zip(FORMS, json.loads(ran.stdout), strict=True):
         members = universe.members(regex(form, dialect="ecma"))
