@@ -60,7 +60,7 @@ def processor(  # noqa: PLR0913  public: each is a keyword with a default
         concurrency: without an engine: actors.
         num_cpus: without an engine: processors, and so threads, of an actor.
         num_gpus: without an engine: GPUs of an actor.
-        kind: what the server of an HTTP engine is: see ``structgen.remote``.
+        kind: what the server of an HTTP engine is: see ``openai_server.remote``.
         **settings: as for a call of the program.
 
     Raises:

@@ -65,8 +65,8 @@ class Program(ByName, Generic[Parameters, Value]):
 
     Calling it returns the value.  Beside its own arguments every call takes
 
-    * ``model``: the language model, a diffusion model, or ``structgen.remote(...)``; by default that of the program
-      that calls it, else ``structgen.load_model()``;
+    * ``model``: the language model, a diffusion model, or one on a server (``integrations.openai_server.remote``); by
+      default that of the program that calls it, else ``structgen.load_model()``;
     * ``max_tokens``, ``sampler``, ``potentials``, ``seed``, ``drafter``, ``tries``, ``alternatives``, ``marginals``,
       ``unmasking``, ``think``, ``on_cut``, ``guard``, ``canonical``: see ``program``, in place of the program's own
       settings.

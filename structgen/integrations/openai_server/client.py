@@ -65,7 +65,7 @@ class _Misunderstood(ModelError):
 def remote(
     url: str, model: str, *, kind: Kind | None = None, api_key: str | None = None, tries: int = 3, timeout: float = 60.0
 ) -> OpenAIServer:
-    """A model on a server, for programs: ``program(..., model=structgen.remote(url, name))``.
+    """A model on a server, for programs: ``program(..., model=remote(url, name))``.
 
     Args:
         url: of the server's API, ``http://host:8000/v1``.
