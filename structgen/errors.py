@@ -35,6 +35,7 @@ __all__ = [
     "GenerationError",
     "GrammarError",
     "GrammarSyntaxError",
+    "KeywordWarning",
     "LimitExceeded",
     "ModelError",
     "ProgramError",
@@ -343,6 +344,10 @@ def caret(text: str, span: tuple[int, int], *, width: int = 72) -> str:
         length = min(length, max(1, len(line) - len(tail) - column))
     shown = "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in line)
     return f"    {shown}\n    {' ' * column}{'^' * length}"
+
+
+class KeywordWarning(UserWarning):
+    """A JSON Schema has a name that resembles a keyword and is none, so that it constrains nothing."""
 
 
 class DraftWarning(UserWarning):

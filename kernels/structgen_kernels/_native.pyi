@@ -109,6 +109,9 @@ class SimpleTerms:
 
     def __len__(self) -> int: ...
     @property
+    def unknown(self) -> list[str]:
+        """Some names in the place of keywords that no specification knows."""
+    @property
     def memory_bytes(self) -> int:
         """Not more than what they add to a program that has the leaves already."""
 
@@ -136,6 +139,7 @@ class SimplePlanner:
         closes: bool = False,
         requires_all: bool = False,
         notation: _Notation | None = None,
+        others: Sequence[str] = (),
     ) -> None: ...
 
 _Planner = TypeVar(

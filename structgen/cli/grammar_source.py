@@ -6,6 +6,7 @@ import codecs
 import functools
 import importlib.util
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypeVar, get_a
 
 import click
 
-from structgen.cli.terminal import Failure
-from structgen.errors import GrammarSyntaxError, StructgenError
+from structgen.cli.terminal import Failure, noted
+from structgen.errors import GrammarSyntaxError, KeywordWarning, StructgenError
 from structgen.progress import watched
 
 if TYPE_CHECKING:
@@ -221,8 +222,10 @@ _BOUNDS: Final = {
 }
 
 
-def read_source(path: str | None, options: SourceOptions) -> GrammarSource:
+def read_source(path: str | None, options: SourceOptions, *, is_linted: bool = False) -> GrammarSource:
     """Read the description from a file or standard input (``-``); from ``options.regex`` where ``path`` is None.
+
+    Keywords that are likely misspelt are noted on standard error, unless the caller has the linter do so.
 
     Raises:
         Failure: the file cannot be read, is not UTF-8, or is of no known kind.
@@ -259,7 +262,10 @@ def read_source(path: str | None, options: SourceOptions) -> GrammarSource:
             from structgen.frontends.structural_tag import structural_tag
 
             return GrammarSource(structural_tag(text, policy=policy), label, text)
-        return GrammarSource(json_schema(text, policy=policy, keep=True), label, text, policy)
+        with noted(KeywordWarning):
+            if is_linted:
+                warnings.simplefilter("ignore", KeywordWarning)
+            return GrammarSource(json_schema(text, policy=policy, keep=True), label, text, policy)
 
 
 def compile_source(source: GrammarSource, vocabulary: Vocabulary | None = None) -> Constraint:

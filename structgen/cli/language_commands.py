@@ -72,7 +72,7 @@ def check(paths: tuple[str, ...], source: SourceOptions, model: str | None, *, s
 
     (path,) = source.take_path(paths, "FILE")
     try:
-        read = read_source(path, source)
+        read = read_source(path, source, is_linted=True)
         report = compile_source(read, _vocabulary(model)).report
     except SourceRefused as refused:
         if as_json:

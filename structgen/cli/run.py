@@ -32,7 +32,6 @@ from structgen.cli.run_option import (
     Decoder,
     Request,
     drafter_of,
-    failures_noted,
     potentials_of,
     sampler_of,
 )
@@ -40,7 +39,8 @@ from structgen.cli.run_program import is_program, program_rows, run_program
 from structgen.cli.run_prompts import read_lines, write_rows
 from structgen.cli.run_server import check_served, run_on_server, server_of
 from structgen.cli.run_tokens import TokenTask, write_output, write_outputs_with_weights
-from structgen.cli.terminal import DONE
+from structgen.cli.terminal import DONE, noted
+from structgen.errors import DraftWarning
 from structgen.methods.catalogue import CANVAS_SAMPLERS, COMMIT_POLICIES, REUSES, SAMPLERS
 from structgen.progress import ProgressBar
 
@@ -209,7 +209,7 @@ def run(paths: tuple[str, ...], source: SourceOptions, **options: Any) -> int:
     completion at each step, posterior samples one; --policy says how much of it stands before the next forward pass.
     """
     request = Request(**options)
-    click.get_current_context().with_resource(failures_noted())
+    click.get_current_context().with_resource(noted(DraftWarning))
     (path,) = source.take_path(paths, "FILE", others="give a prompt with --prompt, a program's argument with --arg")
     request.check()
     if path == STANDARD_INPUT and STANDARD_INPUT in (request.prompts, request.chat_template):

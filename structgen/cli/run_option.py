@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import json
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, TextIO, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 import click
 
 from structgen.cli.grammar_source import STANDARD_INPUT, read_text, run_file
 from structgen.cli.model_option import NamedOption, model_of, unknown
-from structgen.cli.terminal import Failure, accepted_drafts, finite, say
-from structgen.errors import DraftWarning
+from structgen.cli.terminal import Failure, accepted_drafts, finite
 from structgen.methods.catalogue import BRIDGES, DRAFTERS, SAMPLERS
 
 if TYPE_CHECKING:
@@ -32,7 +29,6 @@ __all__ = [
     "Decoder",
     "Request",
     "drafter_of",
-    "failures_noted",
     "potentials_of",
     "sampler_of",
     "trace_of",
@@ -95,30 +91,6 @@ def _draft_model(held: dict[str, Any], progress: ProgressBar) -> dict[str, Any]:
     if bridge is not None:
         bridge = NamedOption.parse(f"{_OPTION} {_DRAFT_MODEL}:bridge", str(bridge)).value(BRIDGES)
     return {"bridge": bridge, "model": model_of(str(held.pop("model")), progress)}
-
-
-@contextmanager
-def failures_noted() -> Iterator[None]:
-    """Write warnings of drafters that failed as notes on standard error, without their place in the code."""
-    others = warnings.showwarning
-
-    def show(
-        message: Warning | str,
-        category: type[Warning],
-        filename: str,
-        lineno: int,
-        file: TextIO | None = None,
-        line: str | None = None,
-    ) -> None:
-        if issubclass(category, DraftWarning):
-            say("note", str(message))
-        else:
-            others(message, category, filename, lineno, file, line)
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("always", DraftWarning)
-        warnings.showwarning = show
-        yield
 
 
 DEFAULT_PROMPT: Final = "Write an example."

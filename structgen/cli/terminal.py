@@ -7,6 +7,9 @@ import math
 import os
 import sys
 import unicodedata
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, TextIO, final
 
 import click
@@ -31,6 +34,7 @@ __all__ = [
     "cut_text",
     "finite",
     "lines_told",
+    "noted",
     "result_as_json",
     "result_values",
     "say",
@@ -67,6 +71,30 @@ def say(kind: str, message: str) -> None:
     """Write a message to standard error, with its kind (``error``, ``warning``, ``note``) in a colour of its own."""
     mark = click.style(f"{kind}:", fg=_MARKS.get(kind), bold=True)
     click.echo(f"{mark} {message}", err=True, color=colours())
+
+
+@contextmanager
+def noted(kind: type[Warning]) -> Iterator[None]:
+    """Write warnings of a kind as notes on standard error, without their place in the code."""
+    others = warnings.showwarning
+
+    def show(
+        message: Warning | str,
+        category: type[Warning],
+        filename: str,
+        lineno: int,
+        file: TextIO | None = None,
+        line: str | None = None,
+    ) -> None:
+        if issubclass(category, kind):
+            say("note", str(message))
+        else:
+            others(message, category, filename, lineno, file, line)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", kind)
+        warnings.showwarning = show
+        yield
 
 
 _MARKS: Final = {"error": "red", "warning": "yellow"}

@@ -86,19 +86,20 @@ std::unique_ptr<const SimpleNotation> notation_of(nb::handle given) {
 void bind_json_schema(nb::module_& m) {
   nb::class_<SimpleTerms>(m, "SimpleTerms", "The grammar of a simple JSON Schema, as a list of nodes.")
       .def("__len__", [](const SimpleTerms& self) { return self.nodes.size(); })
+      .def_ro("unknown", &SimpleTerms::unknown)
       .def_prop_ro("memory_bytes", &SimpleTerms::bytes);
 
   nb::class_<SimplePlanner>(m, "SimplePlanner", "Makes the terms of simple JSON Schemas of one dialect and policy.")
       .def("__init__",
            [](SimplePlanner* self, nb::dict keywords, bool reference_stands_alone, nb::sequence syntax, uint64_t max_cost, uint32_t max_depth,
-              bool closes, bool requires_all, nb::handle notation) {
+              bool closes, bool requires_all, nb::handle notation, nb::sequence others) {
              if (nb::len(syntax) != SimpleSyntax::kTerms) throw nb::value_error("simple planner: one term for each of SimpleSyntax");
              SimpleSyntax terms;
              for (size_t i = 0; i < SimpleSyntax::kTerms; ++i) terms.terms[i] = syntax[i];
-             new (self) SimplePlanner(std::move(keywords), reference_stands_alone, std::move(terms), {max_cost, max_depth}, closes, requires_all, notation_of(notation));
+             new (self) SimplePlanner(std::move(keywords), reference_stands_alone, std::move(terms), {max_cost, max_depth}, closes, requires_all, notation_of(notation), others);
            },
            "keywords"_a, "reference_stands_alone"_a, "syntax"_a, "max_cost"_a, "max_depth"_a, "closes"_a = false, "requires_all"_a = false,
-           "notation"_a = nb::none());
+           "notation"_a = nb::none(), "others"_a = nb::tuple());
 
   m.def("json_text", &json_text, "value"_a.none(), "max_depth"_a, "max_bytes"_a);
   m.def("read_json", &read_json, "text"_a, "max_depth"_a, "make_number"_a, "kept"_a = KeptNames(), "keep"_a = nb::none());

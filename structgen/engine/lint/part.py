@@ -162,7 +162,7 @@ def weak_keywords(entries: Iterable[ReportEntry]) -> Iterator[Finding]:
     These are unknown keywords, keywords without effect at their location, and keywords that are only checked at the end
     of a value.
     """
-    from structgen.frontends.json_schema.report import KEYWORDS
+    from structgen.frontends.json_schema.report import KEYWORDS, meant_keyword
 
     constraints = [name for name, keyword in KEYWORDS.items() if keyword.is_constraint]
     entries = list(entries)
@@ -183,12 +183,10 @@ def weak_keywords(entries: Iterable[ReportEntry]) -> Iterator[Finding]:
             problem = f"{entry.keyword!r} has no effect here" + (f": {entry.detail}" if entry.detail else "")
             yield Finding("keyword without effect", Severity.WARNING, entry.where, problem)
         elif entry.keyword not in KEYWORDS and not entry.keyword.startswith("x-"):
-            from difflib import get_close_matches  # few schemas have such a keyword
-
-            near = get_close_matches(entry.keyword, constraints, 1)
+            near = meant_keyword(entry.keyword)
             problem = f"{entry.keyword!r} is no keyword of any specification"
             yield Finding(
-                "unknown keyword", Severity.WARNING, entry.where, problem, f"is {near[0]!r} meant?" if near else ""
+                "unknown keyword", Severity.WARNING, entry.where, problem, f"is {near!r} meant?" if near else ""
             )
 
 

@@ -7,10 +7,12 @@ a planner turns the graph of disjuncts into terms (``emit``).  For most schemas 
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
+from structgen.errors import KeywordWarning, number_of
 from structgen.frontends.json_schema.native import (
     KNOWN,
     known_grammars,
@@ -25,6 +27,7 @@ from structgen.frontends.json_schema.source.json_value import content_of
 from structgen.grammar.flattening import memory_of
 from structgen.grammar.limits import Limits, counted
 from structgen.grammar.nodes import Grammar
+from structgen.grammar.nodes.description import Described
 
 __all__ = ["JsonPolicy", "document_of", "forget_known", "json_schema", "known_schemas"]
 
@@ -79,6 +82,9 @@ def json_schema(  # noqa: PLR0913  what a schema leaves open, by name
         LimitExceeded: it is too large or nested too deeply.
         TypeError: ``formats`` is no mapping from names to grammars.
 
+    Warns:
+        KeywordWarning: a name resembles a keyword and is none: it constrains nothing, as the specification says.
+
     Complexity: linear in the reachable part of the schema, times the alternatives that ``allOf`` multiplies.
 
     >>> grammar = json_schema({"type": "object", "properties": {"age": {"type": "integer", "minimum": 0}}})
@@ -105,7 +111,9 @@ def json_schema(  # noqa: PLR0913  what a schema leaves open, by name
     grammar, more_bytes = None, 0
     if draft is None and registry is None:
         grammar = simple_grammar(schema, content, setting, python_type)
-    if grammar is None:
+    if grammar is not None:
+        _warn_of_misspelt(grammar)
+    else:
         from structgen.frontends.json_schema import translation  # most schemas are simple
 
         if keep and content is not None:
@@ -114,10 +122,39 @@ def json_schema(  # noqa: PLR0913  what a schema leaves open, by name
             source = schema if content is None else content
             with counted(limits):
                 grammar = translation.planned_grammar(source, setting, draft, registry, python_type)
+            _warn_of_misspelt(grammar)
         more_bytes = 0 if content is None else memory_of(grammar)
     if content is not None:
         KNOWN.put(key, grammar, known_size(content) + more_bytes)
     return grammar
+
+
+_MAX_WARNINGS: Final = 1_000
+"""Python keeps what it has warned of: strangers may write any names."""
+_warned: Final[set[str]] = set()
+
+
+def _warn_of_misspelt(grammar: Grammar) -> None:
+    """Warn of keywords that are likely misspelt."""
+    if not isinstance(grammar, Described):
+        return
+    names: list[str] | None = getattr(grammar.plain, "unknown", None)  # None: they are not known yet
+    if names == []:
+        return
+    from structgen.frontends.json_schema.report import LazyDescription, meant_keyword  # few schemas come here
+
+    description = grammar.description
+    if not isinstance(description, LazyDescription) or not (names is None or any(map(meant_keyword, names))):
+        return
+    places: dict[tuple[str, str], list[str]] = {}
+    for where, name, near in description.misspelt():
+        places.setdefault((name, near), []).append(where)
+    for (name, near), found in places.items():
+        more = f", as in {number_of(len(found) - 1, 'other place')}" if found[1:] else ""
+        text = f"json schema {found[0]}: {name!r} is no keyword of any specification, and constrains nothing{more}"
+        if text in _warned or len(_warned) < _MAX_WARNINGS:
+            _warned.add(text)
+            warnings.warn(f"{text}; is {near!r} meant?", KeywordWarning, stacklevel=3)
 
 
 def known_schemas(schemas: list[dict[str, Any] | str], policy: JsonPolicy, limits: Limits) -> list[Grammar | None]:

@@ -15,9 +15,9 @@ from structgen_kernels import _native
 
 from structgen.frontends.json_schema.emit.plan import SIMPLE_KEYWORDS
 from structgen.frontends.json_schema.native_parts import MADE, LeafMaker, SubschemaPlanner
-from structgen.frontends.json_schema.normal.schema_reader import reader_of
+from structgen.frontends.json_schema.normal.schema_reader import CONSTRAINTS, reader_of
 from structgen.frontends.json_schema.setting import Setting
-from structgen.frontends.json_schema.source.dialect import UNDECLARED, standard_dialect
+from structgen.frontends.json_schema.source.dialect import ANNOTATIONS, UNDECLARED, standard_dialect
 from structgen.frontends.json_schema.source.document import NO_FORMATS
 from structgen.frontends.json_schema.source.json_value import SchemaDump, content_of, given
 from structgen.frontends.json_schema.term import ANY_STRING
@@ -267,6 +267,7 @@ class SimpleSchemas:
             closes=self._setting.policy.additional == "forbidden",
             requires_all=self._setting.policy.required == "all",
             notation=None if self._notation is None else self._notation.marks,
+            others=(*CONSTRAINTS, *ANNOTATIONS),
         )
 
 

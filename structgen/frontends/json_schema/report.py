@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from structgen.frontends.json_schema.formats import ASSERTED
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from structgen.frontends.json_schema.source.json_value import Json
     from structgen.frontends.json_schema.source.location import Resource
 
-__all__ = ["KEYWORDS", "Keyword", "LazyDescription", "describe", "with_copies"]
+__all__ = ["KEYWORDS", "Keyword", "LazyDescription", "describe", "meant_keyword", "with_copies"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +143,31 @@ KEYWORDS: Final[dict[str, Keyword]] = {
 """Every keyword that a specification knows, constraints first."""
 
 
+_NEAR: Final = 0.82
+"""From which likeness on a name is taken for a misspelt keyword, as ``difflib`` counts it."""
+
+
+@lru_cache(maxsize=256)
+def meant_keyword(name: str) -> str | None:
+    """The constraint that a name is likely to be misspelt for; None where it is a keyword, or resembles none.
+
+    Whoever writes ``x-...`` or ``_...`` means no keyword: an extension, or one that is taken out.
+
+    >>> meant_keyword("requried"), meant_keyword("descripton"), meant_keyword("unit"), meant_keyword("x-type")
+    ('required', None, None, None)
+    """
+    if name in KEYWORDS or name.startswith(("x-", "_")):
+        return None
+    from difflib import get_close_matches  # few schemas have such a name
+
+    near = get_close_matches(name.lower(), _BY_LOWER, 1, _NEAR)
+    keyword = _BY_LOWER[near[0]] if near else ""
+    return keyword if keyword and KEYWORDS[keyword].is_constraint else None
+
+
+_BY_LOWER: Final = {name.lower(): name for name in KEYWORDS}
+
+
 _NEEDS: Final = {
     "if": ("then", "else"),
     "then": ("if",),
@@ -187,6 +213,12 @@ class LazyDescription(Description):
         _assign(self, "_make", make)
         _assign(self, "_policy", policy)
         _assign(self, "dialect", dialect)
+
+    def misspelt(self) -> Iterator[tuple[str, str, str]]:
+        """Yield where a name is likely to be a misspelt keyword, the name, and the keyword; nothing of it is kept."""
+        for entry in self._make() if self._made is None else self._made:
+            if entry.detail != _NAMELESS and (near := meant_keyword(entry.keyword)):
+                yield entry.where, entry.keyword, near
 
     @property
     def policies(self) -> tuple[tuple[str, str], ...]:
@@ -307,7 +339,8 @@ def _entry(  # one keyword with all that its treatment depends on
     elif keyword == "additionalItems" and not isinstance(schema.get("items"), (list, tuple)):
         detail = "has no effect without an array under 'items'"
     elif keyword not in CONSTRAINTS and keyword != "additionalItems":
-        pass
+        if near := meant_keyword(keyword):
+            detail = f"no keyword of any specification; is {near!r} meant?"
     elif not dialect.has(keyword):
         detail = f"not a keyword of {dialect.name}"
     elif not is_reached:

@@ -39,7 +39,10 @@ SimpleSchema SimpleReader::read(ValueId id) {
   SimpleSchema schema;
   for (const auto& [name, value] : document_.members(id)) {
     const auto found = dialect_.keywords.find(name);
-    if (found == dialect_.keywords.end()) continue;
+    if (found == dialect_.keywords.end()) {
+      if (!dialect_.others.contains(name)) note_unknown(name);
+      continue;
+    }
     const Keyword keyword = found->second;
     require(keyword != Keyword::kOther);
     if (keyword == Keyword::kIdentifier && id != document_.root()) has_inner_identifier |= is_resource(id, value);
@@ -67,6 +70,11 @@ SimpleSchema SimpleReader::read(ValueId id) {
     schema.drop({{Keyword::kAdditionalItems}});
   }
   return schema;
+}
+
+void SimpleReader::note_unknown(std::string_view name) {
+  if (unknown.size() == kMaxUnknown || name.size() > kLongestUnknown) return;
+  if (std::find(unknown.begin(), unknown.end(), name) == unknown.end()) unknown.push_back(name);
 }
 
 SimpleSchema SimpleReader::read_relevant(ValueId id) {

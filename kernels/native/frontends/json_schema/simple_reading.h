@@ -8,6 +8,7 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "frontends/json_schema/json_document.h"
@@ -56,6 +57,7 @@ struct SimpleDialect {
     using is_transparent = void;
   };
   std::unordered_map<std::string, Keyword, Hash, std::equal_to<>> keywords;
+  std::unordered_set<std::string, Hash, std::equal_to<>> others;  // that mean nothing here and are no mistakes
   bool reference_stands_alone;
 };
 
@@ -136,6 +138,9 @@ class SimpleReader {
   }
 
   bool has_reference = false, has_inner_identifier = false;
+  // Short names in the place of keywords that nobody knows, the first of them: some may be misspelt.
+  std::vector<std::string_view> unknown;
+  static constexpr size_t kMaxUnknown = 16, kLongestUnknown = 40;
 
  private:
   uint8_t types(ValueId id) const;
@@ -143,6 +148,7 @@ class SimpleReader {
   void require_schema(ValueId id) const;
   bool is_resource(ValueId id, ValueId identifier) const;
   bool is_identified(ValueId id) const;
+  void note_unknown(std::string_view name);
   void append_alike(ValueId id, uint32_t depth, std::string& out) const;
 
   const SimpleDialect& dialect_;

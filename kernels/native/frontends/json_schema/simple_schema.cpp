@@ -45,6 +45,7 @@ std::unique_ptr<SimpleTerms> SimplePlanning::all() {
   build(root);
   require(!emit_.is_nothing(plans_[root].term));
   emit_.terms().result = plans_[root].term;
+  emit_.terms().unknown.assign(reader_.unknown.begin(), reader_.unknown.end());
   return emit_.take();
 }
 
@@ -244,14 +245,16 @@ std::string SimplePlanning::label(PlanId id) const {
 }
 
 SimplePlanner::SimplePlanner(nb::dict keywords, bool reference_stands_alone, SimpleSyntax syntax, SimpleLimits limits,
-                             bool closes, bool requires_all, std::unique_ptr<const SimpleNotation> notation)
-    : dialect_{{}, reference_stands_alone}, syntax_(std::move(syntax)), notation_(std::move(notation)), limits_(limits), closes_(closes),
+                             bool closes, bool requires_all, std::unique_ptr<const SimpleNotation> notation, nb::handle others)
+    : dialect_{{}, {}, reference_stands_alone}, syntax_(std::move(syntax)), notation_(std::move(notation)), limits_(limits), closes_(closes),
       requires_all_(requires_all) {
   for (auto [name, number] : keywords) {
     const auto keyword = nb::cast<size_t>(number);
     if (keyword >= kKeywords) throw nb::value_error("simple planner: no such keyword");
     dialect_.keywords.emplace(nb::cast<std::string>(name), static_cast<Keyword>(keyword));
   }
+  if (others.is_valid())
+    for (nb::handle name : others) dialect_.others.insert(nb::cast<std::string>(name));
 }
 
 std::unique_ptr<SimpleTerms> SimplePlanner::plan(const JsonDocument& document, nb::handle make_leaf, nb::handle helper) {

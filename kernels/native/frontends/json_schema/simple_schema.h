@@ -26,8 +26,9 @@ class SimplePlanner {
   // closes: objects whose schemas name members, and say nothing of others, have no others.
   // requires_all: all members that schemas declare are required.
   // notation: of the arguments that schemas describe; null: they describe JSON.
+  // others: names of keywords that mean nothing in the dialect, a sequence.
   SimplePlanner(nanobind::dict keywords, bool reference_stands_alone, SimpleSyntax syntax, SimpleLimits limits,
-                bool closes, bool requires_all, std::unique_ptr<const SimpleNotation> notation);
+                bool closes, bool requires_all, std::unique_ptr<const SimpleNotation> notation, nanobind::handle others = {});
 
   // Null where the schema is not simple.  O(size of what is reached).
   //   make_leaf: called with the text of a schema of simple keywords that was not met before; returns its term, whether

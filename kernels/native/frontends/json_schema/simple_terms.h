@@ -42,6 +42,7 @@ struct SimpleTerms {
   std::string text;
   std::vector<nanobind::object> leaves;  // terms of the Python side: shared ones, and those of simple types
   std::vector<Rule> rules;
+  std::vector<std::string> unknown;  // names in the place of keywords that nobody knows
   SimpleNode result = 0;
 
   // Not more than what they add to a program that has the leaves already.

@@ -50,6 +50,13 @@ _ASSERTIONS: Final = frozenset((
     "multipleOf", "pattern", "required", "type", "uniqueItems",
 ))  # fmt: skip
 
+ANNOTATIONS: Final = (
+    *("$id", "id", "$anchor", "$dynamicAnchor", "$recursiveAnchor", "$defs", "definitions", "$schema", "$vocabulary"),
+    *("title", "description", "$comment", "default", "examples", "deprecated", "readOnly", "writeOnly"),
+    *("contentEncoding", "contentMediaType", "contentSchema", "example", "discriminator", "externalDocs", "xml"),
+)
+"""Names that constrain nothing by themselves, and are no mistakes: those of the drafts and of OpenAPI."""
+
 
 def vocabulary_of(keyword: str, draft: int) -> frozenset[str]:
     """The vocabularies that define ``keyword``; a keyword without vocabularies always has its meaning."""
