@@ -14,7 +14,7 @@
     │   ├── BudgetError                        the token budget is below the shortest valid output
     │   ├── AnswerCut                          the token budget decided a part of an answer
     │   └── ValidationFailed                   the checks of a program refuse every value tried
-    ├── ArgumentError (TypeError)              an argument of a call is of another kind than the call takes
+    ├── ArgumentError (TypeError)              an argument has the wrong type
     └── ProgramError (TypeError)               a program is written or called wrongly
 
 A message reads ``<subject>: <what is wrong>; <evidence>; <what to do>``.  The parts are attributes too.
@@ -264,7 +264,7 @@ class ValidationFailed(GenerationError):
 
 
 class ArgumentError(StructgenError, TypeError):
-    """An argument of a call is of another kind than the call takes: a model's name instead of the model."""
+    """An argument has the wrong type: a model's name instead of the model."""
 
 
 class ProgramError(StructgenError, TypeError):

@@ -1,4 +1,4 @@
-"""Builders and options of grammars beside the core ones."""
+"""Builders and options of grammars, in addition to those that ``structgen`` itself exports."""
 
 from __future__ import annotations
 

@@ -50,8 +50,8 @@ def restart_with_malloc() -> None:
     """Run the command of this process again, with Python's objects on the heaps of glibc.
 
     For a command that runs for hours, before it does anything: it does not return.  Python's own allocator gives memory
-    back by the megabyte, and one object that is kept, of a cache for instance, keeps the megabyte in which it was made
-    beside what a large request needed for a moment.  From the heaps of glibc ``return_memory`` gives back single pages.
+    back by the megabyte, so one object that lives on, of a cache for instance, keeps a megabyte in which a large
+    request had its temporary objects.  From the heaps of glibc ``return_memory`` gives back single pages.
 
     Does nothing if ``$PYTHONMALLOC`` says which allocator to use, or if Python was told not to read the environment.
     """

@@ -356,10 +356,10 @@ class MemoryReport:
 def cache_limits(*, megabytes: int | None = None) -> CacheLimits:
     """Return what the caches of the process may hold; set it first, if ``megabytes`` (MiB) is given.
 
-    The bound is split among the kinds of caches. A lower one takes effect at once: what was used longest ago is
-    dropped, and made anew where it is needed. The bound is on what caches hold; grammars, constraints and vocabularies
-    of the caller live as long as he keeps them, and a constraint keeps its engine (:func:`memory` counts these apart).
-    The default is 384, or the environment variable ``STRUCTGEN_CACHE_MB``, which is read at first use.
+    The bound is split among the kinds of caches. A lower one takes effect immediately: the least recently used entries
+    are dropped, and rebuilt on demand. The bound is on what caches hold; grammars, constraints and vocabularies live as
+    long as the caller refers to them, and a constraint keeps its engine (:func:`memory` lists these separately). The
+    default is 384, or the environment variable ``STRUCTGEN_CACHE_MB``, which is read at first use.
 
     Raises:
         ArgumentError: it is no whole number from 8, in the argument or in the environment.

@@ -1,4 +1,4 @@
-"""Potentials weigh outputs beside the model and the grammar; monitors are potentials that read the output so far."""
+"""Potentials reweight outputs, on top of model and grammar; monitors are potentials that read the output so far."""
 
 from __future__ import annotations
 

@@ -79,8 +79,8 @@ class _Worker:
 def run_in_processes(job: Job, lines: Iterator[PromptLine], finished: Finished, *, processes: int) -> None:
     """Run lines in several processes.
 
-    A process that dies, for instance for want of memory, is replaced.  The lines that it had run once more, one by one,
-    and the one that ends its process again fails.
+    A process that dies, for instance because memory ran out, is replaced.  Its lines are run again, one at a time, and
+    a line that kills its process a second time fails.
 
     Raises:
         Failure: a process cannot load the model.

@@ -218,7 +218,7 @@ def generate(  # noqa: PLR0913  the public contract: ten settings, each a keywor
         GenerationError: prompt and output do not fit the model's context, before any forward pass; the canvas cannot be
             completed; or the model returned no usable logits.
         ValueError: a setting belongs to the other kind of model, or is out of range.
-        ArgumentError: an argument is of another kind: a model's name, a schema, a sampler's name.
+        ArgumentError: an argument has the wrong type: a model's name, a schema, a sampler's name.
         TypeError: there is no such keyword.
         VocabularyError: the constraint belongs to another vocabulary, or the tokens cannot spell the grammar.
         GrammarError: the grammar does not compile, or no automaton of a canvas can be made of it.

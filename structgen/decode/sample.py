@@ -58,7 +58,7 @@ def sample(  # noqa: PLR0913  as generate; each of them is a keyword with a defa
 
     The target is the model's distribution given that the output is a string of the grammar of at most ``max_tokens``
     tokens, times the potentials.  ``sampler.lossless`` says whether the weights are those of the target.  With
-    ``canonical=True`` it is given, besides, that the tokens are those that the tokenizer writes for the text: the
+    ``canonical=True`` it is also given that the tokens are those that the tokenizer writes for the text: the
     log-evidence is then that of one token sequence for each string, the canonical one.
 
     For a diffusion model the target is the distribution of the canvases that the model fills without a grammar, given

@@ -1,4 +1,4 @@
-"""Errors for arguments of another kind than a call takes: what to pass instead of a schema, a type, a tokenizer."""
+"""Errors for arguments of the wrong type: what to pass instead of a schema, a Python type, a tokenizer."""
 
 from __future__ import annotations
 

@@ -51,13 +51,13 @@ _NEVER, _PLAIN, _ASKED, _SPECIAL = range(4)  # kinds of tokens, see CanonicalTok
 
 @final
 class Known:
-    """What was found out about a state of a grammar with a state of these tokens, once for all outputs that reach it.
+    """What is known of a pair (state of a grammar, state of these automata), once for all outputs that reach it.
 
     Attributes:
-        state: the latter.
+        state: the state of these automata.
         is_completable: whether it is known that some canonical output of the grammar goes through it.
-        allowed: the tokens that may follow, or the state if they are many; None before it is asked for.
-        plenty: a number of tokens that need no heed of the budget; None if none is known.
+        allowed: the tokens that may follow, or the state if they are many; None until it is computed.
+        plenty: with at least so many tokens left, the budget does not matter; None if no such number is known.
     """
 
     __slots__ = ("__weakref__", "after", "allowed", "is_completable", "plenty", "state")
@@ -179,7 +179,7 @@ class CanonicalTokens:
             self._drop_row()
 
     def drop(self) -> None:
-        """Drop all that is kept and can be found out anew."""
+        """Drop everything that can be recomputed."""
         self._rows.clear()
         self._native.drop()
 
@@ -403,7 +403,7 @@ class CanonicalTokens:
             _raise_limit(matcher, error)
 
     def begins_anew(self, state: CanonicalState, live: bytes) -> Iterator[tuple[int, int]]:
-        """Return those of ``live`` before which the tokenizer begins anew whatever follows, each with its token."""
+        """Return those of ``live`` before which the tokenizer always splits, each with its token."""
         free = self._answers.free_bytes(state)
         return ((byte, self._single[byte]) for byte in live if byte in free and byte in self._single)
 

@@ -235,9 +235,9 @@ class Constraint:
         return self.engine.native.memory_bytes
 
     def save(self, path: str | PathLike[str]) -> None:
-        """Write the constraint to a file that ``load`` reads without planning anything: see ``engine/saved.py``.
+        """Write the constraint to a file, from which ``load`` does not have to compile it: see ``engine/saved.py``.
 
-        A file that is there is replaced at once, so a reader sees the old content or the new.
+        An existing file is replaced atomically: a reader sees the old content or the new.
 
         Raises:
             OSError: the file cannot be written.
@@ -259,14 +259,14 @@ class Constraint:
         Args:
             path: the file.
             vocabulary: one that equals that of the saved constraint.
-            limits: in place of those of the saved constraint; for files of strangers.
+            limits: replace those of the saved constraint; for files that are not trusted.
 
         Raises:
             OSError: the file cannot be read.
             GrammarError: it is another file, damaged or cut, or a newer version wrote it.
             VocabularyError: the constraint was saved for another vocabulary.
             LimitExceeded, UnsatisfiableGrammar: as ``compile``.
-            ArgumentError: an argument is of another kind.
+            ArgumentError: an argument has the wrong type.
         """
         from structgen.engine.saved import read_constraint
 
@@ -305,7 +305,7 @@ def compile(grammar: Grammar, vocabulary: Vocabulary, *, limits: Limits | None =
         VocabularyError: the tokens cannot spell any string of the grammar; the error names the missing byte.
         LimitExceeded: a bound of ``limits`` was reached.
         GrammarError: the grammar is not closed, or not regular where it must be.
-        ArgumentError: an argument is of another kind: a schema, a tokenizer.
+        ArgumentError: an argument has the wrong type: a schema, a tokenizer.
     """
     if not isinstance(grammar, Grammar):
         raise wrong_grammar("compile", grammar, expected="a Grammar")

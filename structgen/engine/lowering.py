@@ -200,7 +200,7 @@ class Engine:
                 self.lowered[id(node)] = (node, term)
 
     def drop_rows(self) -> None:
-        """Drop the mask rows, which are made anew where they are needed."""
+        """Drop the mask rows, which are rebuilt on demand."""
         self.native.drop_rows()
 
 

@@ -147,7 +147,7 @@ class Matcher(_native.Matcher):
         return self.fork()
 
     def __reduce__(self) -> tuple[Callable[..., Matcher], tuple[Constraint, list[int | bytes]]]:
-        """A pickle holds the constraint, and what was taken; unpickling takes it again."""
+        """A pickle holds the constraint and the accepted tokens; unpickling accepts them again."""
         return _replayed, (self._constraint, self.taken())
 
     def advance_forced(self, budget: int | None = None) -> list[int]:
@@ -308,8 +308,8 @@ class Matcher(_native.Matcher):
         them.  So nothing is taken back: a closed part stays, an open one only gets longer, and ``Result.captures`` of
         the whole output has them.  What only some parses have is left out until the text decides.
 
-        Inside intersections, complements and values that must differ, more is taken for possible than is, so that
-        less may be certain.
+        Inside intersections, complements and values that must differ, the set of possible parses is over-approximated,
+        so fewer parts may be certain.
 
         Raises:
             LimitExceeded: the parse takes more than ``Limits.steps``.
@@ -398,10 +398,10 @@ def fill_masks(matchers: Sequence[Matcher], bitmask: Any, *, budget: int | None 
 
 
 def row_temperatures(matchers: Sequence[Matcher], *, default: float = 1.0) -> list[float]:
-    """Return for each matcher the temperature at which its next token is to be sampled, beside ``fill_masks``.
+    """Return for each matcher the temperature at which its next token is to be sampled; goes with ``fill_masks``.
 
-    That is ``Matcher.temperature()``, the temperature of the innermost part of the grammar in which the token may
-    stand (``Tempered``); 0 means the most probable token.
+    That is ``Matcher.temperature()``, the temperature of the innermost part of the grammar (``Tempered``) that the
+    token may belong to; 0 means the most probable token.
 
     Args:
         matchers: the rows of a batch.

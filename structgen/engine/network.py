@@ -85,10 +85,10 @@ def network_of(constraint: Constraint, *, max_states: int = MAX_STATES) -> Netwo
 
 
 _STEPS_OF_STATE: Final = 160
-"""To make a state of the engine's network, besides where its bytes lead."""
+"""To make a state of the engine's network, without its transitions."""
 
 _STEPS_OF_ENTRY: Final = 512
-"""To enter it in Python code."""
+"""To copy the state into Python objects."""
 
 _STEPS_OF_TERM: Final = 16
 

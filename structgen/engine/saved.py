@@ -5,14 +5,14 @@
 
 ``program`` is the flat program that the native engine builds its terms from, left recursion removed, with the length of
 the shortest string of each rule: checking that these lengths agree takes less than finding them.  Building the terms is
-what is left of compiling; automata and masks are made on demand in any case.  ``stamp`` says for which engine it is:
+all that remains of compiling; automata and masks are always made on demand.  ``stamp`` says for which engine it is:
 another one ignores it and compiles the grammar.  Grammars with special tokens have no program and are compiled, too.
-``grammar`` is compressed and is read when somebody asks for it.
+``grammar`` is compressed, and is read on first use.
 
-``sum`` is a CRC-32 over version and payload; version 1 had BLAKE2b (16 bytes) in its place.
+``sum`` is a CRC-32 over version and payload; version 1 had BLAKE2b (16 bytes) instead.
 
-A file may come from strangers: what is read is checked, and bounded by ``Limits``.  The sum is no signature, so whoever
-writes a file decides what its constraint allows, also that program and grammar differ.
+Files are not trusted: what is read is checked, and bounded by ``Limits``.  The sum is no signature, so whoever writes a
+file decides what its constraint allows, and may make program and grammar differ.
 """
 
 from __future__ import annotations

@@ -98,8 +98,8 @@ _current: Final = _Current()
 class counted:  # noqa: N801  # used like a function
     """A context in which ``spend`` counts: one call of a front end or of ``compile``, or one canvas.
 
-    A context inside another counts for both.  One that is entered again goes on with what is left of its steps, as
-    between the parts of a generator, whose caller may count for itself.
+    A context inside another counts for both.  One that is entered again continues with its remaining steps: a generator
+    enters it for each of its parts, since the caller's own work between them is not counted.
     """
 
     __slots__ = ("_limit", "_maximum", "_outer", "_start", "_steps")

@@ -367,7 +367,7 @@ def _read_number(reader: ByteReader) -> float:
 
 def _read_rules(reader: ByteReader) -> tuple[tuple[str, Grammar], ...]:
     rules: tuple[tuple[str, Grammar], ...] = _many(_pair(_TEXT, _TERM)).read(reader)
-    if len(dict(rules)) != len(rules):  # found here, since naming the rules of a stranger takes quadratic time
+    if len(dict(rules)) != len(rules):  # found here: naming the rules of untrusted bytes could take quadratic time
         raise ValueError("a rule is bound twice")
     return rules
 

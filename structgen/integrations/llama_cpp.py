@@ -178,7 +178,7 @@ def sampler(constraint: Constraint, *, max_tokens: int | None = None, library: A
         BudgetError: the shortest string takes more than ``max_tokens``.
         VocabularyError: the vocabulary has no token that ends an output.
         ModelError: llama.cpp is not installed, or its structs are not laid out as in the known releases.
-        ArgumentError: an argument is of another kind.
+        ArgumentError: an argument has the wrong type.
     """
     check_constraint(constraint, "sampler", max_tokens)
     functions = _functions(installed_library() if library is None else library)

@@ -105,7 +105,7 @@ class ConstraintLogitsProcessor:
         """Return a draft model for ``Llama`` that drafts what this processor's grammar forces.
 
         Args:
-            other: a ``LlamaDraftModel`` that is asked where nothing is forced.
+            other: a ``LlamaDraftModel`` that drafts where nothing is forced.
         """
         return ConstraintDraftModel(self, other)
 
@@ -283,8 +283,8 @@ class ConstraintDraftModel:
 
     Args:
         processor: whose output is drafted; it may be replaced for another generation.  None drafts nothing.
-        other: a ``LlamaDraftModel`` that is asked where nothing is forced, such as ``LlamaPromptLookupDecoding``; of
-            its draft only the part that the grammar allows is kept.
+        other: a ``LlamaDraftModel`` that drafts where nothing is forced, such as ``LlamaPromptLookupDecoding``; of its
+            draft only the part that the grammar allows is kept.
     """
 
     def __init__(self, processor: ConstraintLogitsProcessor | None, other: Callable[..., Any] | None = None) -> None:

@@ -1,4 +1,4 @@
-"""States of a constraint by token prefix, for libraries that show whole sequences and not how they came about."""
+"""States of a constraint by token prefix, for libraries that pass whole sequences instead of new tokens."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _BACK: Final = 64
 @final
 @dataclass(slots=True)
 class PrefixState:
-    """Where a sequence of tokens stands.
+    """The state after a sequence of tokens.
 
     Attributes:
         matcher: the state after them, never advanced; None once the output has ended or left the language.

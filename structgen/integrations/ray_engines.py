@@ -1,6 +1,6 @@
-"""What engines of ``ray.data.llm`` are asked for a row of a program, and how their answers are read.
+"""Requests to the engines of ``ray.data.llm`` for a row of a program, and how their answers are read.
 
-The program runs twice around the engine: until it asks for its answer, and once more with the answer, which is then
+The program runs twice: before the engine, up to the request for its answer; and after it, with that answer, which is
 checked as that of any server.
 """
 

@@ -1,8 +1,8 @@
-"""The grammar of one request inside a server: a matcher, the limit of its answer, and what servers do past the end.
+"""The grammar of one request inside a server: a matcher, the limit of its answer, and the tokens after its end.
 
-Servers feed tokens in runs, with the token that ends the answer and what follows it; they take drafts back; and they
-end an answer at its limit.  So the tokens after the end are taken without effect, and a row allows only tokens after
-which the answer can still be completed within the limit.  Nothing here knows an engine.
+Servers pass several tokens at a time, also EOS and tokens after it; they roll back rejected drafts; and they end an
+answer at its limit.  So tokens after the end are accepted without effect, and a row allows only tokens after which the
+answer can still be completed within the limit.  Nothing here depends on a particular server.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class RequestMatcher:
 
     Attributes:
         matcher: of the answer.
-        failure: the error that ended the answer; no token is taken after it.
+        failure: the error that ended the answer; no token is accepted after it.
     """
 
     __slots__ = ("_beyond", "_limit", "failure", "matcher")
@@ -57,12 +57,12 @@ class RequestMatcher:
 
     @property
     def is_over(self) -> bool:
-        """Whether EOS was taken: whatever follows is no part of the answer."""
+        """Whether EOS was accepted: tokens after it are no part of the answer."""
         return self.matcher.is_terminated
 
     @property
     def taken(self) -> int:
-        """How many tokens were taken, those past the end left out."""
+        """How many tokens were accepted, without those past the end."""
         return self.matcher.history_length
 
     @property
@@ -173,7 +173,7 @@ class RequestMatcher:
         """Write the row of the next token.
 
         Past the end it allows everything.  Where the matcher meets an error, such as a bound of the limits, it allows
-        only EOS, and the answer has failed: no token is taken any more.
+        only EOS, and the answer has failed: no further token is accepted.
         """
         try:
             if self.failure is None:
@@ -196,7 +196,7 @@ class RequestMatcher:
         self.matcher.limit = 0  # so that no buffer of rows fills its row
 
     def _take_back(self, count: int) -> None:
-        """Undo what was taken for a moment."""
+        """Roll back the drafts."""
         try:
             self.matcher.rollback(count)
         except Exception as error:

@@ -121,7 +121,7 @@ def continuous_batching(
 ) -> Iterator[ConstrainedBatching]:
     """Run ``model.init_continuous_batching`` with a processor that masks each request by its own constraint.
 
-    Leaving the block waits for the requests that are there (an error ends them), and frees the cache.
+    Leaving the block waits for the open requests (an error ends them), and frees the cache.
 
     Args:
         model: a causal language model of transformers.
@@ -251,8 +251,8 @@ class ConstrainedBatching(Live):
     def results(self) -> Iterator[Any]:
         """Yield transformers' ``GenerationOutput`` of each request as it is done, until none is left.
 
-        A finished output without an ``error`` is complete: the constraint is asked once more, whatever other processors
-        have done to the scores.
+        A finished output without an ``error`` is complete: the constraint checks it once more, since other processors
+        may have changed the scores.
 
         Raises:
             GenerationError: the manager has stopped before they were done.

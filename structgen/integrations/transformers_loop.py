@@ -66,9 +66,9 @@ def constrained_generate(  # noqa: PLR0913  transformers calls it with these nam
 ) -> GenerateDecoderOnlyOutput | torch.Tensor:
     """Decode each row with ``structgen.decode``, so that every output is complete within ``max_new_tokens``.
 
-    For ``model.generate(**inputs, custom_generate=constrained_generate, constraint=constraint)``.  What transformers
-    was asked for and this loop does not do (beams, penalties, stop strings, scores ...) is refused by name; a
-    ``streamer`` and an ``assistant_model`` do not reach a custom loop, transformers keeps them.
+    For ``model.generate(**inputs, custom_generate=constrained_generate, constraint=constraint)``.  Settings that this
+    loop does not support (beams, penalties, stop strings, scores ...) are refused by name, except ``streamer`` and
+    ``assistant_model``, which transformers does not pass to a custom loop.
 
     Args:
         model: a causal language model of transformers.
@@ -80,7 +80,7 @@ def constrained_generate(  # noqa: PLR0913  transformers calls it with these nam
             or a Python type, whose JSON is written.
         vocabulary: a ``Vocabulary`` or the model's tokenizer, for which a grammar is compiled.  (transformers keeps an
             argument ``tokenizer`` for itself.)
-        sampler: used instead of what the generation config asks for.
+        sampler: used instead of the settings of the generation config.
         seed: row ``i`` is sampled with ``seed + i``; by default sampled from torch's generator.
         drafter: see ``structgen.decode.generate``.
         jump_forward: see ``structgen.decode.generate``.
@@ -94,7 +94,7 @@ def constrained_generate(  # noqa: PLR0913  transformers calls it with these nam
         ``CutWarning`` says so.
 
     Raises:
-        GenerationError: something that was asked for is not done here, or prompt and output exceed the context.
+        GenerationError: a setting is not supported here, or prompt and output exceed the context.
         BudgetError: the shortest string of the grammar takes more than ``max_new_tokens``.
         LimitExceeded: the only row meets a bound of ``Limits``.
         VocabularyError: the vocabulary of the constraint is not as wide as the model's head.

@@ -1,4 +1,4 @@
-"""How the descriptions of requests are read: those that servers of language models take over the wire.
+"""Readers of the descriptions in requests: the fields of OpenAI, vLLM and other servers become grammars.
 
 vLLM, SGLang and structgen's own server take the same kinds of descriptions: a JSON Schema, any JSON object, a regex,
 choices, a grammar, a structural tag.  Here each becomes a grammar, for ``structgen serve`` and for the plug-ins alike.

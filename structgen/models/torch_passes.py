@@ -54,7 +54,7 @@ class _Thread:
         self.forget()
 
     def forget(self) -> None:
-        """Begin anew, in a forked process, which has none of the threads of its parent."""
+        """Start again, in a forked process, which has none of the threads of its parent."""
         self._start = threading.Lock()
         self._jobs: SimpleQueue[_Job[Any]] = SimpleQueue()
         self._identity: int | None = None

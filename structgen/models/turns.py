@@ -13,11 +13,11 @@ _LONGEST_S: Final = 0.005
 
 @final
 class Turns:
-    """Lets the threads that have their answers of a pass go on one after the other.
+    """Lets the threads of a batch run one after the other once a forward pass has their logits.
 
-    To choose a token is Python with dozens of calls of native code, and each call releases the interpreter lock.
-    Threads that choose at the same time take it from each other at each call, and waking a thread takes longer than
-    most calls: sixteen threads on two processors choose in 14 ms one after the other, and in 19 ms all at once.
+    Choosing a token is Python code with dozens of native calls, and each call releases the interpreter lock.  Threads
+    that choose at the same time take it from each other at each call, and waking a thread takes longer than most calls:
+    sixteen threads on two processors choose in 14 ms one after the other, and in 19 ms concurrently.
 
     A thread that keeps its turn for 5 ms loses it.  Without an interpreter lock, no thread waits.
     """

@@ -140,16 +140,16 @@ def run_batched(
 ) -> None:
     """Call ``run`` for all items, ``batch_size`` at a time in one forward pass.
 
-    One thread for each slot of the batch; a thread takes the next item when it is through with one.  The forward
-    passes of all are run together.  A server puts requests together by itself; passes over canvases are not put
-    together.
+    One thread for each slot of the batch; a thread takes the next item when it has finished one.  The forward passes of
+    all are run together.  A server batches requests itself; passes over canvases are not batched.
 
     Args:
         items: taken one by one, each in some thread, none before there is room for it.  A pass waits for a thread that
             waits for its item.
         run: called in a thread, with an item, the model to run on, and an event that is set once its value is no
             longer needed; raises nothing.
-        finished: called in the thread of the caller, with each item and what ``run`` returned, as they come.
+        finished: called in the thread of the caller, with each item and what ``run`` returned, in the order in which
+            they finish.
         model: what the batch runs on.
         batch_size: the number of threads.
 

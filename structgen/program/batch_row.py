@@ -51,7 +51,7 @@ def item_row(  # noqa: PLR0913  what a run has
         model: what it runs on.
         seed: of the first attempt, or what gives that of each.
         attempts: how many there may be.
-        is_stopped: asked after each event; if it is, the row is an error that nobody wants.
+        is_stopped: called after each event; if true, the row is an error, which nobody reads.
         settings: for ``program.stream``.
     """
     failure: BaseException = InterruptedError("it was not finished")

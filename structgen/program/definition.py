@@ -63,7 +63,7 @@ _RESERVED: Final = (
 class Program(ByName, Generic[Parameters, Value]):
     """A function that a language model answers; made by ``structgen.program``.
 
-    Calling it returns the value.  Beside its own arguments every call takes
+    Calling it returns the value.  Besides its own arguments every call takes
 
     * ``model``: the language model, a diffusion model, or one on a server (``integrations.openai_server.remote``); by
       default that of the program that calls it, else ``structgen.load_model()``;
@@ -155,7 +155,7 @@ class Program(ByName, Generic[Parameters, Value]):
 
         Raises:
             ProgramError: the arguments do not fit, or the program yields what is no step.
-            ArgumentError: ``model`` is no model, such as a name; or a setting is of another kind.
+            ArgumentError: ``model`` is no model, such as a name; or a setting has the wrong type.
             ValidationFailed: the type's own validators refused all that was tried.
             BudgetError: ``max_tokens`` is too small for any answer.
             GenerationError: the prompt is too long for the model; it says by how much.

@@ -251,7 +251,7 @@ def _extract(
             quotation whose search reaches its limit is then written token by token.
         search_limit: the most prefixes of a quotation that one search for the most probable runs through the model.
         whole_words: whether quotations neither begin nor end with white space or within a word.
-        instruction: what to do, in place of the one that is there.
+        instruction: what to do, instead of the default instruction.
 
     It also takes the settings of a call, see ``Program``; ``max_tokens`` is 1024 by default.
 

@@ -271,7 +271,7 @@ class Algebra:
                 return not self._search(regex)
 
     def _spellable(self, regex: Regex) -> Regex:
-        """Texts of the value that go on with a character which the pending escape can still spell.
+        """Texts of the value that continue with a character which the pending escape can still spell.
 
         Every character has an escape, so a quoted language has a string iff this one does.
         """

@@ -50,7 +50,7 @@ class ItemSet:
 
     Attributes:
         items: every item that agrees with what was read; none, if nothing can be completed.
-        callers: for each node entered here, the items to go on with when it ends.
+        callers: for each node entered here, the items to resume when it ends.
         is_accepting: whether what was read is a string of the grammar.
         text: what was read, a zero byte for each special token.
         following: the positions after symbols, as far as they were needed.
@@ -101,7 +101,7 @@ class Recogniser:
         return Special(self._special_texts.get(token, token) if isinstance(token, int) else token)
 
     def step(self, position: ItemSet, symbol: Symbol) -> ItemSet | None:
-        """Return the position after ``symbol``, or ``None`` if no string goes on with it."""
+        """Return the position after ``symbol``, or ``None`` if no string continues with it."""
         following = self._step(position, symbol)
         return following if following is not None and self._is_live(following) else None
 

@@ -59,7 +59,7 @@ class ReferenceMatcher:
         return bool(self._history[-1].items)
 
     def advance(self, byte: int) -> bool:
-        """Read ``byte`` if some string goes on so; otherwise change nothing."""
+        """Read ``byte`` if some string continues with it; otherwise change nothing."""
         return self._move(byte)
 
     def advance_special(self, token: int | str) -> bool:
@@ -67,7 +67,7 @@ class ReferenceMatcher:
         return self._move(self._recogniser.special(token))
 
     def accept_bytes(self, data: bytes) -> int:
-        """Read ``data`` up to the first byte that no string goes on with; return how many bytes were read."""
+        """Read ``data`` up to the first byte that no string continues with; return how many bytes were read."""
         for count, byte in enumerate(data):
             if not self.advance(byte):
                 return count
@@ -92,11 +92,11 @@ class ReferenceMatcher:
         return reference
 
     def allowed_bytes(self) -> set[int]:
-        """Return the bytes that some string goes on with."""
+        """Return the bytes that some string continues with."""
         return self._recogniser.next_bytes(self._history[-1])
 
     def allows_token(self, token: bytes) -> bool:
-        """Whether some string goes on with all bytes of ``token``; a token without bytes is never allowed."""
+        """Whether some string continues with all bytes of ``token``; a token without bytes is never allowed."""
         position = self._history[-1]
         for byte in token:
             following = self._recogniser.step(position, byte)

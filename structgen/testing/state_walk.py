@@ -361,7 +361,7 @@ def _joined(path: tuple[bytes | int, ...], symbol: bytes | int) -> tuple[bytes |
 
 
 def is_forced(reference: ReferenceMatcher, vocabulary: AnyVocabulary) -> bool:
-    """All continuations go on with the same byte."""
+    """All continuations have the same next byte."""
     if reference.is_accepting or len(reference.allowed_bytes()) != 1:
         return False
     return not any(read_token(reference.fork(), vocabulary, token) for token in vocabulary.special)

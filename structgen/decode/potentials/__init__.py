@@ -1,4 +1,4 @@
-"""Potentials: scores of outputs, besides the probability of the model and the grammar."""
+"""Potentials: scores of outputs, which multiply the probability of the model within the grammar."""
 
 from structgen.decode.potentials.evaluation import Gate, PotentialEvaluator, with_canonical
 from structgen.decode.potentials.potential import (

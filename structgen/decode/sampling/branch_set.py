@@ -392,7 +392,7 @@ class Branches(Live):
         self.limited[hypothesis.tokens] = error.ended(hypothesis.data, hypothesis.tokens)
 
     def _stop_among(self, ids: NDArray[np.intp]) -> int | None:
-        """The index of EOS in ``ids``; None if it is not there."""
+        """The index of EOS in ``ids``; None if it is not among them."""
         for at, token in zip(np.searchsorted(ids, self._eos).tolist(), self._eos.tolist(), strict=True):
             if at < len(ids) and ids[at] == token:
                 return int(at)

@@ -76,7 +76,7 @@ class DictatedText:
 
     @property
     def confidence(self) -> float:
-        """Estimated probability that a token of dictated text is taken."""
+        """Estimated probability that a token of dictated text is accepted."""
         return self._spelled / (self._spelled + self._respelled)
 
     def extend(self, tree: DraftTree, matcher: Matcher, *, remaining: int, budget: int) -> None:
@@ -104,7 +104,7 @@ class DictatedText:
                 matcher.rollback(matcher.history_length - before)
 
     def learn(self, tree: DraftTree, node: int, taken: Sequence[tuple[int, float]]) -> None:
-        """Update the estimate by the distinct tokens that were taken after a node, each with its log-probability."""
+        """Update the estimate by the distinct tokens that were chosen after a node, each with its log-probability."""
         dictated = [tree.tokens[child] for child in tree.children(node) if tree.sources[child] == DICTATED]
         if not dictated or not taken:
             return
@@ -309,7 +309,7 @@ class BranchDrafts:
             tree = self._drafting(each.context).propose(each.context, state, budget)
         if len(tree):
             tree = merged_tree([tree])  # without distributions: draft tokens are compared with the tokens taken
-            # A forced token counts as dictated text: here it takes a distribution, as every token does.
+            # A forced token counts as dictated text: here it needs a distribution, as every token does.
             own = self._speculation.drafter.name
             tree.sources[:] = [DICTATED if source == FORCED else source or own for source in tree.sources]
             tree = grammar_filtered(tree, each.matcher, remaining=each.remaining, budget=budget, forced=False)

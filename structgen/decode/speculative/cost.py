@@ -128,7 +128,7 @@ class CostModel:
         """Return the cost for a sequence that shares its passes with others (``company_of``).
 
         A saved pass saves its share of the pass that all would run with one row each.  A further row makes the pass
-        longer for all of them, by what it costs beside the rows of the others.
+        longer for all of them, by its cost in addition to the rows of the others.
         """
         return _beside(self, company.others, company.rows) if company.others else self
 

@@ -1,9 +1,9 @@
 """Speculative decoding in the autoregressive loop: what users pass, and the rounds that draft and verify.
 
 The loop itself does not change: it fills masks, renormalises and samples.  A pass runs extra rows for draft tokens, so
-when the loop arrives at a draft token, the logits after it are there.  Drafts change the number of passes, not the
-output.  Sampled draft tokens are the exception: a ``Verifier`` accepts or rejects them, which keeps the distribution of
-the output but not the output of a seed.
+when the loop arrives at a draft token, the logits after it are already computed.  Drafts change the number of passes,
+not the output.  Sampled draft tokens are the exception: a ``Verifier`` accepts or rejects them, which keeps the
+distribution of the output but not the output of a seed.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Speculation:
             grammar and budget restrict it; ``RecursiveRejection`` verifies the rest.
         budget: the largest number of draft and forced tokens in one pass.
         cost: the cost of rows in passes of one sequence: draft tokens are run only if they are expected to save time,
-            beside those who share the pass.  None runs all of them.
+            also for the sequences that share the pass.  None runs all of them.
 
     Raises:
         ValueError: ``budget`` is below 1.
@@ -273,11 +273,11 @@ class SpeculationRounds:
         self.counts.seconds += perf_counter() - began
 
     def _may_pay(self, budget: int) -> bool:
-        """Whether a drafter is worth asking beside those who share the pass."""
+        """Whether drafting may pay, given the sequences that share the pass."""
         return self._is_own or self._runs_all or self._cost.may_pay(budget)
 
     def _saves(self, tree: DraftTree, pending: int) -> bool:
-        """Whether running a tree is expected to save more than asking for it takes."""
+        """Whether running a tree is expected to save more time than drafting it takes."""
         return self._runs_all or expected_saving(tree, self._cost, pending=pending) > self._asking
 
     def observe(self, context: Context, row: LogitsRow, seconds: float) -> None:

@@ -1,4 +1,4 @@
-"""Generators that do work: run in a thread for a coroutine that may be cancelled, or asked for what they return.
+"""Generators that do work: run in a thread for a coroutine that may be cancelled, or closed for their return value.
 
 ``streamed`` is the thread of ``Program.astream``, and ``with_aio`` gives functions such as ``generate`` their
 ``aio``.  The work runs in a copy of the caller's context, so tools find the coroutine's loop in ``waiter``.

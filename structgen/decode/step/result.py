@@ -45,7 +45,7 @@ class SourceStats:
 
     Attributes:
         drafted: how many were run.
-        accepted: how many of these were taken.
+        accepted: how many of these are in the output.
     """
 
     drafted: int
@@ -64,7 +64,7 @@ class DraftStats:
 
     Attributes:
         passes: forward passes that ran draft tokens.
-        lengths: by number of tokens, how many of these passes had so many tokens of their tree taken, forced tokens
+        lengths: by number of tokens, how many of these passes had so many tokens of their tree accepted, forced tokens
             included.
         sources: statistics by drafter; forced tokens belong to no drafter.
         saved_forwards: choices whose logits an earlier pass had computed.
@@ -107,12 +107,12 @@ class DraftStats:
 
     @property
     def accepted(self) -> int:
-        """Draft tokens that were taken."""
+        """Draft tokens that are in the output."""
         return sum(each.accepted for each in self.sources.values())
 
     @property
     def mean_length(self) -> float:
-        """Mean number of tokens taken from a tree; 0 without trees."""
+        """Mean number of tokens accepted from a tree; 0 without trees."""
         count = sum(self.lengths.values())
         return sum(length * times for length, times in self.lengths.items()) / count if count else 0.0
 
@@ -165,7 +165,7 @@ class Stats:
         forced: tokens for which the grammar left no choice.
         sampled: the other tokens.
         drafted: draft tokens that were run.
-        accepted: draft tokens that were taken.
+        accepted: draft tokens that are in the output.
         forwards: forward passes of the model, including those over the prompt.
         time_mask_s: seconds in the matcher: masks, forced tokens, state.
         time_model_s: seconds in the model.

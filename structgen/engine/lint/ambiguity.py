@@ -209,7 +209,7 @@ _MAX_SHOWN: Final = 80
 def hidden_parts(subject: Subject) -> Iterator[Finding]:
     """Yield a finding for each part without which a grammar with free text has the same language.
 
-    Such a part constrains nothing: what it forbids, the free text beside it allows.  Alternatives and optional parts
+    Such a part constrains nothing: what it forbids, the adjacent free text allows.  Alternatives and optional parts
     that use rules or are sequences are left out in turn, and the languages are compared.
 
     Complexity: bounded: 13 comparisons of 300 pairs of states, for a grammar of at most 3,000 nodes.

@@ -7,7 +7,7 @@ greatest that satisfy these equations over finite derivations: a goal without a 
 values only shrink from there.  Meet and join distribute, so the result is exact for all strings that the graph derives.
 
 What could follow is judged node by node, without looking into intersections, complements, values that must differ and
-budgets: there more is taken for possible than is.  Then less is certain, never more.
+budgets: there what is possible is over-approximated.  So less may be certain, never more.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ def parts_of_prefix(
         is_over: nothing comes next.
 
     Raises:
-        LimitExceeded: ``limits.steps`` were taken.
+        LimitExceeded: it takes more than ``limits.steps``.
         GrammarError: a complement is defined through itself.
 
     Complexity: that of a parse, and for each goal the number of parts that it has.

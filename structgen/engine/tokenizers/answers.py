@@ -1,6 +1,6 @@
-"""What the native search asks of a tokenizer, in numbers: places among the splits, states of the rules, states of both.
+"""The tokenizer as the native search sees it: its states as numbers, made of its splits, its rules and the last token.
 
-The native code keeps the answers (``kernels/native/canonical``).
+The native code (``kernels/native/canonical``) calls ``Answers`` and caches what it returns.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _OPEN: Final = 1 << 16
 
 @final
 class Answers:
-    """A tokenizer that is asked.
+    """A tokenizer as an automaton over tokens, whose states are numbers.
 
     A state is one number: a place, the states of the rules, and the last token of the text.
 
@@ -78,7 +78,7 @@ class Answers:
         return NO_TOKEN if None in states else self.number_of_rules(states)
 
     def free_bytes(self, state: int) -> bytes:
-        """Return the bytes before which the tokenizer begins anew whatever follows."""
+        """Return the bytes before which the tokenizer always splits."""
         return self._pretokens.free_bytes(self._place(state >> (_LAST_BITS + _BITS)))
 
     # The following answer ``Tokenizer`` of kernels/native/canonical/canonical.h.
@@ -92,7 +92,7 @@ class Answers:
         return self._pretokens.union(one, other)
 
     def place(self, number: int) -> tuple[bool, bool, bytes]:
-        """Return whether the text may end, whether a piece is open, and before which bytes it begins anew."""
+        """Return whether the text may end, whether a piece is open, and before which bytes it always splits."""
         place = self._place(number)
         return self._pretokens.ends(place), self._pretokens.is_open(place), self._pretokens.free_bytes(place)
 

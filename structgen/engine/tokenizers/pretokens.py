@@ -44,7 +44,7 @@ class Place(NamedTuple):
 
     Attributes:
         readings: the number of the set of readings; within a character, of those in which a piece begins with it.
-        joined: within a character, the number of the readings in which it goes on with the open piece.
+        joined: within a character, the number of the readings in which it continues the open piece.
         partial: the bytes so far of a character that is not complete.
     """
 
@@ -266,7 +266,7 @@ class Pretokens:
         return readings
 
     def going_on(self, place: Place) -> list[int]:
-        """Return the tokens that go on with an incomplete character."""
+        """Return the tokens that continue an incomplete character."""
         return [token for token in self.shapes.tails if self._after_tail(place, token) is not None]
 
     def union(self, one: int, other: int) -> int:
@@ -281,7 +281,7 @@ class Pretokens:
     def free_bytes(self, place: Place) -> bytes:
         """Return bytes before which the text can be split so that anything may follow: every text that begins with one.
 
-        There a reading is among those of a text that begins anew, so the canonical tokens of what follows are allowed.
+        There a reading is among those of a new text, so the canonical tokens of what follows are allowed.
         """
         readings = place.readings
         known = b"" if place.partial else self._free.get(readings)
@@ -303,7 +303,7 @@ class Pretokens:
         return self._readings[reading][0].piece is not None
 
     def _after_tail(self, place: Place, token: int) -> Place | None:
-        """The place after a token that goes on with an incomplete character."""
+        """The place after a token that continues an incomplete character."""
         data = self.shapes.tails.get(token)
         shape = None if data is None else self.shapes.read(place.partial + data)
         if shape is None:
@@ -341,7 +341,7 @@ class Pretokens:
         return known
 
     def _choices(self, before: Sequence[_StageState], character: int, first: int) -> list[tuple[_StageState, ...]]:
-        """The states after a character, with a split in stage ``first``: the stages after it begin anew."""
+        """The states after a character, with a split in stage ``first``: the stages after it start again."""
         choices: list[tuple[_StageState, ...]] = [()]
         for index, (stage, state) in enumerate(zip(self._stages, before, strict=True)):
             if index > first:

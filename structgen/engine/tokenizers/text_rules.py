@@ -1,4 +1,4 @@
-"""What else a canonical text obeys, besides splits and merges: automata over tokens that forbid some texts.
+"""Rules of canonical texts besides splits and merges: automata over tokens that forbid some texts.
 
 A tokenizer that normalises never writes a text that is not normal; where added tokens are found in the text first, it
 never spells their contents in other tokens; and with byte fallback it writes a character as bytes only if no piece has
@@ -326,7 +326,7 @@ class AddedContents:
         return not any(content in state + text for content in self._contents)
 
     def settles(self, state: bytes, byte: int) -> bool:
-        """See ``TextRule``: no content goes on with the byte, and none begins with a harmless one."""
+        """See ``TextRule``: no content continues with the byte, and none begins with a harmless one."""
         text = state + bytes([byte])
         ends = (text[start:] for start in range(len(text)))
         return not any(content.startswith(end) or content in text for end in ends for content in self._contents)

@@ -34,7 +34,7 @@ _ANY_TEXT: Final = Repeat(ANY_CHAR, 0, None)
 
 @dataclass(frozen=True, slots=True)
 class Abilities:
-    """What a dialect has beside the common operators.
+    """The operators that a dialect has in addition to the common ones.
 
     Attributes:
         is_token_known: whether it has notation for a token or a set of tokens.

@@ -214,7 +214,7 @@ class Place:
                 object is a format and says its type.
 
         Raises:
-            GrammarError: it is no object of a known type, or a field is missing, unknown or of another kind.
+            GrammarError: it is no object of a known type, or a field is missing, unknown or of the wrong type.
             LimitExceeded: it is nested too deeply.
         """
         if depth > limits.nesting:

@@ -1,4 +1,4 @@
-"""A model on a server that speaks the protocol of OpenAI: requests, their answers as they come, and what fails."""
+"""A model on a server with OpenAI's API: requests, streamed answers, retries and errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""JSON Schemas as servers take them, with what gets lost on the way.
+"""JSON Schemas translated to the subset that a server enforces, with a report of the losses.
 
 Sources, as of this version:
 
@@ -179,7 +179,7 @@ def translated(schema: Any, subset: Subset, *, closes: bool = True) -> tuple[Any
 
 
 def wrapped(schema: Any) -> dict[str, Any]:
-    """An object with ``schema`` as its only property, and the definitions beside it."""
+    """An object with ``schema`` as its only property, and the definitions next to it."""
     inner = dict(schema)
     definitions = {name: inner.pop(name) for name in ("$defs", "definitions") if name in inner}
     return {

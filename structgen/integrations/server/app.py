@@ -1,4 +1,4 @@
-"""The Starlette application: routes, keys, bodies of strangers, errors in OpenAI's shape, and a page to try it."""
+"""The Starlette application: routes, API keys, limits on bodies, errors in OpenAI's format, and a page to try it."""
 
 from __future__ import annotations
 

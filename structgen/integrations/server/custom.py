@@ -91,7 +91,7 @@ def text_input(place: str, given: object, limits: Limits) -> TextInput:
 
 
 def parameters_of(text: TextInput) -> dict[str, Any]:
-    """The schema by which the model is told of the input."""
+    """The schema that describes the input to the model."""
     described = {"description": text.said} if text.said else {}
     return {
         "type": "object",

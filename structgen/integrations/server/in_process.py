@@ -39,7 +39,7 @@ class InProcess:
 
     def __init__(self, model: AnyModel, *, max_running: int, name: str | None = None) -> None:
         self._runner = Runner(model, max_running=max_running, max_queue=_QUEUE)
-        # The descriptions are the user's own, not those of strangers.
+        # The descriptions are the user's own, and trusted.
         self._app = application(Service(model, name or model.name, self._runner, Limits()))
 
     async def answer(self, url: str, body: dict[str, Any], *, seed: int) -> tuple[int, Any]:

@@ -125,7 +125,7 @@ class Server(uvicorn.Server):
 
     def __init__(self, app: Starlette, runner: Runner, *, grace_s: float = 30, head_s: float = _HEAD_S) -> None:
         connection = type("Connection", (_Connection,), {"head_s": head_s})
-        # What is left after the grace time was told so, and has a second to say it to its client.
+        # Answers that outlast the grace time are ended with an error, and have a second to send it to their clients.
         super().__init__(
             uvicorn.Config(
                 app,

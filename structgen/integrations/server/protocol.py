@@ -155,7 +155,7 @@ class Body(BaseModel):
 
 
 class StreamOptions(BaseModel):
-    """What a stream has beside its deltas."""
+    """What a stream has in addition to its deltas."""
 
     model_config: ClassVar[ConfigDict] = ConfigDict(extra="ignore", strict=True)
 
@@ -168,7 +168,7 @@ class Options(BaseModel):
     Attributes:
         sampler: of the catalogue, by name; or an object with ``name`` and settings.
         marginals: add the probability of each value of each field that has few.
-        events: beside the deltas of a stream, say which field is final, with its value.
+        events: send an event for each field that is final, with its value, between the deltas of a stream.
         canonical: write only the tokens that the tokenizer itself writes.
         seed: of the sampler, as the field ``seed``.
         report: add to the response what of the description is enforced, and how.

@@ -1,8 +1,8 @@
-"""What is said of an answer beside its text: log-probabilities of tokens, fields, marginals, weights.
+"""The scores in a response: log-probabilities of tokens, fields, marginals, weights.
 
-OpenAI's ``logprobs`` are log-probabilities of the model: ``logprob + log_z`` of each step.  Those among the tokens that
-the description allows, which add up to 1, stand beside them as ``allowed_logprob``.  With penalties or a bias both are
-of the adjusted model.  Only allowed tokens are listed as alternatives.
+OpenAI's ``logprobs`` are log-probabilities of the model: ``logprob + log_z`` of each step.  Those renormalised over the
+allowed tokens are ``allowed_logprob``.  With penalties or a bias both are of the adjusted model.  Only allowed tokens
+are listed as alternatives.
 """
 
 from __future__ import annotations

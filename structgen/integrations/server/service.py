@@ -46,7 +46,7 @@ class Service:
         model: the model.
         name: under which clients know it.
         runner: lets it write.
-        limits: of descriptions, which come from strangers.
+        limits: of descriptions, which are not trusted.
         tool_family: the family in whose form the model writes calls; None: the one that its chat template shows.
         metrics: what is counted.
     """
@@ -105,7 +105,7 @@ class Service:
             )
 
     def max_answer_tokens(self, prompt: int, max_tokens: int, *, is_stated: bool, param: str = "messages") -> int:
-        """How many tokens an answer may have: as many as asked for, and by default as many as the context has room for.
+        """How many tokens an answer may have: as many as requested, and by default as many as fit into the context.
 
         Args:
             prompt: tokens of the prompt.
@@ -145,7 +145,7 @@ class Service:
         return found
 
     async def merged(self, tasks: Sequence[Task]) -> AsyncGenerator[tuple[int, Item], None]:
-        """The items of several answers, as they come, each with the number of its task."""
+        """The items of several answers, as soon as they are written, each with the number of its task."""
         queue: asyncio.Queue[tuple[int, Any]] = asyncio.Queue()
         made = record()
 

@@ -252,7 +252,7 @@ def _adjustments(request: ChatRequest, size: int) -> Adjustments:
 
 
 def _stops(request: ChatRequest, description: Description, service: Service) -> tuple[str, ...]:
-    """The stops of free text; beside a description those are refused that could cut the answer."""
+    """The stops of free text; with a description, those that could cut the answer are refused."""
     given = [request.stop] if isinstance(request.stop, str) else request.stop or []
     stops = tuple(stop for stop in dict.fromkeys(given) if stop)
     if description.kind == "text":

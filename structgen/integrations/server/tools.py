@@ -1,4 +1,4 @@
-"""Tools: which a request has, how the model is told of them, and how it may reply.
+"""Tools: which a request has, how the prompt describes them, and how the model may reply.
 
 A model writes calls in the form of its family, which its chat template shows.  Models of no known family write them as
 lines of JSON, ``{"tool": NAME, "arguments": {...}}``, and a sentence in the system message says so.
@@ -206,7 +206,7 @@ class Thinking:
 @final
 @dataclass(frozen=True, slots=True)
 class Form:
-    """How a model replies, and how it is told of tools.
+    """How a model replies, and how its prompt describes tools.
 
     Attributes:
         family: how it writes thoughts and calls; ``PLAIN`` for models of no known family.
@@ -271,7 +271,7 @@ class Form:
     def prompt(
         self, messages: Sequence[Message], tools: Tools, variables: Mapping[str, Any] | None = None
     ) -> list[dict[str, Any]]:
-        """The messages of a chat as ``encode_prompt`` takes them, with what the model is told of its tools.
+        """The messages of a chat as ``encode_prompt`` takes them, with the description of its tools.
 
         ``variables`` are further ones of the chat template.
 

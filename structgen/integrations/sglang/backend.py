@@ -88,7 +88,7 @@ class StructgenGrammarBackend(BaseGrammarBackend):  # type: ignore[misc]  # SGLa
     Args:
         vocabulary: as wide as the model's head, with all tokens that end an answer.
         policy: how JSON is written.
-        limits: bounds on descriptions and masks; by default ``Limits.strict()``, for descriptions of strangers.
+        limits: bounds on descriptions and masks; by default ``Limits.strict()``, for untrusted descriptions.
     """
 
     def __init__(self, vocabulary: Vocabulary, policy: JsonPolicy, limits: Limits | None = None) -> None:

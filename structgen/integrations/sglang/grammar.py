@@ -169,7 +169,7 @@ class StructgenGrammar(BaseGrammarObject):  # type: ignore[misc]  # SGLang has n
         self.request.rollback(k - lost)
 
     def is_terminated(self) -> bool:
-        """Whether EOS was taken."""
+        """Whether EOS was accepted."""
         return self.request.is_over
 
     def fill_vocab_mask(self, vocab_mask: torch.Tensor, idx: int) -> None:

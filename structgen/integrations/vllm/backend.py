@@ -1,4 +1,4 @@
-"""What vLLM asks of a grammar backend: one ``Backend`` an engine, one ``RequestGrammar`` a request.
+"""The grammar backend of vLLM: one ``Backend`` for each engine, one ``RequestGrammar`` for each request.
 
 They have the methods of ``StructuredOutputBackend`` and ``StructuredOutputGrammar``, and need neither vLLM nor, but for
 the rows themselves, torch.
@@ -178,7 +178,7 @@ class RequestGrammar:
     Attributes:
         matcher: the answer so far.
         max_tokens: of the answer, thoughts and the token that ends it included; None is no limit.
-        is_begun: whether a token of the answer was taken, or one is about to be.
+        is_begun: whether a token of the answer was accepted, or one is about to be.
     """
 
     __slots__ = ("_most_drafts", "is_begun", "matcher", "max_tokens")

@@ -1,6 +1,6 @@
-"""Routes of vLLM's server that say what of a description is enforced, and why a text is refused.
+"""Routes of vLLM's server: what of a description is enforced, and why a text is refused.
 
-They are there with ``VLLM_PLUGINS=structgen``; vLLM adds no routes that are not asked for.  ``POST /structgen/check``
+``VLLM_PLUGINS=structgen`` adds them; vLLM loads no endpoint plug-in that is not named there.  ``POST /structgen/check``
 and ``POST /structgen/explain`` take a body with ``structured_outputs``, as requests have it; ``explain`` also a
 ``text``.  Neither runs the model.
 """

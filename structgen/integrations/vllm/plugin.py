@@ -1,8 +1,8 @@
-"""How vLLM comes to know the backend: the entry point ``vllm.general_plugins`` calls ``register`` in each process.
+"""Registration with vLLM: the entry point ``vllm.general_plugins`` calls ``register`` in each process.
 
-vLLM has no registry of grammar backends.  So ``register`` adds the name to its configuration and puts a few functions
-in the place of its own; where the backend is another, these go on as before.  It looks first at what it relies
-on.  Where vLLM differs, nothing but the name is added, and a start that asks for structgen ends with the difference.
+vLLM has no registry of grammar backends.  So ``register`` adds the name to its configuration and replaces a few
+functions, which for other backends call the original.  It first checks what it relies on.  Where vLLM differs, only the
+name is added, and a server that is started with structgen ends with an error that names the difference.
 
 Source: vLLM 0.32: ``config/structured_outputs.py``, ``engine/arg_utils.py``, ``sampling_params.py``,
 ``v1/engine/input_processor.py``, ``v1/structured_output/__init__.py``.
@@ -162,7 +162,7 @@ def _functions(relied_on: Mapping[tuple[str, str], Mapping[str, tuple[str, ...]]
 
 
 def _nothing() -> None:
-    """In the place of a function that does not exist."""
+    """Replaces a function that does not exist."""
 
 
 def _class(place: tuple[str, str]) -> Any:
@@ -173,7 +173,7 @@ def _class(place: tuple[str, str]) -> Any:
 
 
 def _replace(place: tuple[str, str], name: str, around: Callable[..., Any]) -> None:
-    """Put ``around(original, *args, **kwargs)`` in the place of a method, once."""
+    """Replace a method by ``around(original, *args, **kwargs)``, once."""
     owner = _class(place)
     original = getattr(owner, name)
     if getattr(original, "of_structgen", False):

@@ -1,8 +1,7 @@
 """A drafter for ``--speculative-config`` that makes vLLM ask the grammar for drafts at every step.
 
-vLLM lets the grammar see drafts only where its drafter has some.  This one copies what followed the last tokens where
-they stood before, and else proposes one token that stands for nothing: the grammar replaces it by the text that it
-forces, or drops it.
+vLLM lets the grammar see drafts only where its drafter has some.  This one copies what followed an earlier occurrence
+of the last tokens, and otherwise proposes one placeholder token, which the grammar replaces by forced text or drops.
 """
 
 from __future__ import annotations

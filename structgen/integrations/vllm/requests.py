@@ -1,4 +1,4 @@
-"""What is refused before vLLM takes a request: what cannot be enforced, and what cannot be completed."""
+"""Checks before vLLM accepts a request: what cannot be enforced or completed is refused."""
 
 from __future__ import annotations
 

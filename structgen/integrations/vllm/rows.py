@@ -1,4 +1,4 @@
-"""The rows of a whole batch in one call: what takes the place of ``StructuredOutputManager.grammar_bitmask``.
+"""The mask rows of a whole batch in one call, instead of ``StructuredOutputManager.grammar_bitmask``.
 
 Source: vLLM 0.32, ``vllm/v1/structured_output/__init__.py``.
 """

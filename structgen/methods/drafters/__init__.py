@@ -1,1 +1,1 @@
-"""Published drafters beside the default one."""
+"""Published drafters, in addition to the default one."""

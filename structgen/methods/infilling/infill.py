@@ -93,7 +93,7 @@ def infill(  # noqa: PLR0913  one entry for two kinds of model; each argument is
         GrammarError: the grammar does not compile, or has values that must differ from each other.
         LimitExceeded: a bound of ``limits`` was reached.
         ModelError: the prompt cannot be encoded.
-        ArgumentError: the model or the grammar is of another kind, such as a name or a schema.
+        ArgumentError: the model or the grammar has the wrong type, such as a name or a schema.
 
     Complexity: two queries of the language for each token of an autoregressive model; a query costs O(slots x edges of
         the token automaton) for a regular grammar; see ``NetworkOpen`` for others. On a canvas, the cost of

@@ -246,7 +246,7 @@ class _LabelSearch:
         return branch
 
     def _is_enough(self, tolerance: float) -> bool:
-        """Whether the prefixes left have at most ``tolerance`` of all; their sum is then computed anew to confirm."""
+        """Whether the prefixes left have at most ``tolerance`` of all; their sum is then recomputed to confirm."""
         if not tolerance or self._left_sum > tolerance * self._sum:
             return False
         self._left_sum = self._missing()

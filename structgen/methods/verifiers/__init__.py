@@ -1,1 +1,1 @@
-"""Published verifiers beside recursive rejection."""
+"""Published verifiers, in addition to recursive rejection."""

@@ -227,7 +227,7 @@ class Padded:
 class OwnRows:
     """The own entries of sequences of few new tokens, attended to in native code, which copies nothing.
 
-    A row's sums are in float64 and in the order of its sequence, so it gets the same beside any others, to the last
+    A row's sums are in float64 and in the order of its sequence, so it gets the same result in any batch, to the last
     bit.
 
     Args:

@@ -226,7 +226,7 @@ class _MarginalSearch:
         self.branches = [_MarginalBranch(query, query.matcher.fork(), query.written, 1.0)]
 
     def is_over(self) -> bool:
-        """Whether what is left is negligible beside what is known."""
+        """Whether the rest is negligible compared with what is known."""
         return math.fsum(each.probability for each in self.branches) <= _NEGLIGIBLE * self._settled
 
     def exceeds(self, max_passes: int) -> bool:

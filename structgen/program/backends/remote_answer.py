@@ -83,7 +83,7 @@ class RemoteModel(Protocol):
 
 @final
 class RemoteConversation(BaseConversation):
-    """What was said so far to a model on a server, which keeps what it likes."""
+    """The turns of a conversation with a model on a server; each request sends all of them."""
 
     def __init__(self, model: RemoteModel, *, chat: bool = True) -> None:
         super().__init__(chat=chat)

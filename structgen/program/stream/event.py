@@ -137,7 +137,7 @@ def _set(place: SchemaNode, holder: Any, key: str | int, value: Any) -> None:
 
 
 class _Missing:
-    """Hides the default of a field that is not there yet."""
+    """Hides the default of a field that has no value yet."""
 
     def __set_name__(self, owner: type, name: str) -> None:
         self._name = name

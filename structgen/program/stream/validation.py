@@ -66,7 +66,7 @@ class SchemaNode:
         container: the schema of the container without what is around it.
         layers: the schemas that are around the container, outermost first.
         names: the names of fields by the keys of the text.
-        looks_around: whether its validators may look at the fields beside it.
+        looks_around: whether its validators may look at sibling fields.
         tag: of a union, the key whose value tells which of its objects it is.
     """
 
@@ -375,7 +375,7 @@ def _with_fields(schema: Any, change: Callable[[str, Any], Any]) -> Any:
 
 
 def _inside_default(schema: Any, change: Callable[[Any], Any]) -> Any:
-    """A schema for a field; its default stays, for a field that is not there."""
+    """A schema for a field; its default stays, for an absent field."""
     return {**schema, "schema": change(schema["schema"])} if schema["type"] == "default" else change(schema)
 
 

@@ -147,7 +147,7 @@ class Auto(Drafter):
     The learned statistics belong to the vocabulary: all outputs of a process learn from each other, in any thread.
     They change how many forward passes an output takes, never the output; ``forget`` drops them.  They hold 32,768
     tokens of outputs, 16,384 n-grams, and as many states of each engine; less in proportion if ``cache_limits`` is
-    below its default, and they begin anew when it changes so.
+    below its default, and they start again when it changes so.
     """
 
     name = "auto"

@@ -121,8 +121,8 @@ class ValueCopier:
     words of its key, a number from the closest numbers.
 
     Source: T. Ge et al., "Lossless Acceleration for Seq2seq Generation with Aggressive Decoding" (2022, arXiv
-    2205.10350) for copying the input and aligning anew after a mismatch; N. Yang et al., "Inference with
-    Reference" (2023, arXiv 2304.04487).
+    2205.10350) for copying the input and realigning after a mismatch; N. Yang et al., "Inference with Reference" (2023,
+    arXiv 2304.04487).
 
     Args:
         vocabulary: the vocabulary of the output.

@@ -166,7 +166,7 @@ _term_cache: Final[ContentCache[Grammar]] = ContentCache(NUMBERS)
 
 
 def _refuse_fine_bounds(interval: _Interval, policy_digits: int, origins: tuple[Location, ...]) -> None:
-    """Refuse bounds with more digits after the point than are written: by the policy, or beside another step fewer."""
+    """Refuse bounds with more digits after the point than are written: by the policy or another ``multipleOf``."""
     digits = interval.digits
     others = "raise JsonPolicy(digits=...)" if digits == policy_digits else "check it after generation"
     for bound, keyword in ((interval.lower, "minimum"), (interval.upper, "maximum")):

@@ -103,7 +103,7 @@ class ArrayAssertion(ContainerAssertion):
 
     @property
     def restricts_items(self) -> bool:
-        """Whether it restricts items or their number, beside ``contains``."""
+        """Whether it restricts items or their number, apart from ``contains``."""
         return bool(self.prefix) or self.rest is not True or self.min_count > 0 or self.max_count is not None
 
     def item(self, index: int) -> Location | None:

@@ -160,7 +160,7 @@ class Disjunct:
 
     @property
     def only_matches(self) -> bool:
-        """Whether it has at most one language of strings, beside types and lengths."""
+        """Whether it has at most one language of strings, apart from types and lengths."""
         if self.string is None or (self.types & INTEGER and not self.types & FRACTION):
             return False
         if self.string.formats or len(self.string.languages) > 1:

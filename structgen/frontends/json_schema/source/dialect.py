@@ -221,7 +221,7 @@ def _refuse(pointer: str, problem: str, remedy: str) -> None:
 def identity(schema: Json, around: Dialect, find: FindMetaschema, pointer: str) -> tuple[str, Dialect] | None:
     """The identifier and the dialect of a schema object that is its own resource, else ``None``.
 
-    The dialect around it decides which keyword is the identifier.  An identifier beside a ``$ref`` that hides its
+    The dialect around it decides which keyword is the identifier.  An identifier next to a ``$ref`` that hides its
     siblings does not count, nor does an identifier that is only a fragment.
     """
     identifier = schema.get(around.id_keyword)

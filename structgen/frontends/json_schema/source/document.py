@@ -318,7 +318,7 @@ class DocumentIndex:
 def _children(
     schema: dict[str, Json], resource: Resource, path: SchemaPath
 ) -> Iterator[tuple[Json, Resource, SchemaPath]]:
-    for keyword, value in schema.items():  # also beside a $ref that hides its siblings: definitions are used from there
+    for keyword, value in schema.items():  # also next to a $ref that hides siblings: references reach them
         for inner, steps in inner_schemas(keyword, value):
             yield inner, resource, path + steps
 
