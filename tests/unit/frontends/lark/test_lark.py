@@ -160,7 +160,8 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     """A missing file, a folder, bytes that are not UTF-8 and a circle of imports are errors of the grammar."""
     with pytest.raises(GrammarError, match="cannot be read; No such file"):
         load(tmp_path / "none.lark")
-    with pytest.raises(GrammarError, match="cannot be read; (Is a directory|Permission denied)"):  # the latter on Windows
+    # The latter on Windows.
+    with pytest.raises(GrammarError, match=r"cannot be read; (Is a directory|Permission denied)"):
         load(tmp_path)
     (tmp_path / "latin.lark").write_bytes(b'start: "\xe9"\n')
     with pytest.raises(GrammarError, match=r"is not UTF-8; byte b'\\xe9' at offset 8"):
