@@ -84,8 +84,11 @@ class Allowed:
         if not self._has_potentials:
             return
         ends = mask[self._eos_words] & self._eos_bits
-        self._gate.narrow([*self._output.tokens, *ahead], mask)
+        before, tokens = mask.copy(), [*self._output.tokens, *ahead]
+        self._gate.narrow(tokens, mask)
         mask[self._eos_words] |= ends  # potentials are queried about EOS when it is chosen
+        if not mask.any():
+            self._gate.count_emptied(tokens, before)
 
     def grammar_goes_on(self) -> bool:
         """Fill the mask without the budget; return whether it allows more than EOS, or is not known for a limit."""

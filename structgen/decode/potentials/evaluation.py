@@ -32,6 +32,7 @@ class PotentialEvaluator:
     Attributes:
         evaluations: number of evaluations, by name of the potential.
         forbidden: number of scores minus infinity, by name of the potential.
+        emptied: number of masks of the grammar that the mask of the potential left without a token, by name.
 
     Args:
         potentials: in the order of evaluation.
@@ -43,6 +44,7 @@ class PotentialEvaluator:
         self._tested = 0
         self.evaluations: Counter[str] = Counter()
         self.forbidden: Counter[str] = Counter()
+        self.emptied: Counter[str] = Counter()
 
     @property
     def any(self) -> bool:
@@ -121,11 +123,24 @@ class PotentialEvaluator:
             with _errors_of(potential, "allowed", hypothesis):
                 potential.narrow(hypothesis, row)
 
+    def count_emptied(self, hypothesis: Hypothesis, row: NDArray[np.int32]) -> None:
+        """Count the potential whose mask takes the last token out of a mask of the grammar, which stays as it is."""
+        left = row.copy()
+        for potential in self._potentials if left.any() else ():
+            with _errors_of(potential, "allowed", hypothesis):
+                other = potential.allowed(hypothesis)
+            if other is not None:
+                left &= other
+            if not left.any():
+                self.emptied[potential.name] += 1
+                return
+
     def culprits(self) -> str:
         """Which potentials forbade how much, for messages."""
         counts = [
             f"{name} forbade {count} of {self.evaluations[name]}" for name, count in self.forbidden.most_common(4)
         ]
+        counts += [f"{name} left no token in {count} masks" for name, count in self.emptied.most_common(4)]
         return ", ".join(counts) or "no potential forbade anything"
 
     def _sum(self, hypothesis: Hypothesis, *, is_complete: bool) -> float:
@@ -231,6 +246,10 @@ class Gate:
         """Take the tokens out of a mask of the grammar after ``tokens`` that are not in all potentials' masks."""
         if self._evaluator.any:
             self._evaluator.narrow(self._at(tokens), row)
+
+    def count_emptied(self, tokens: list[int], row: NDArray[np.int32]) -> None:
+        """See ``PotentialEvaluator``."""
+        self._evaluator.count_emptied(self._at(tokens), row)
 
     def culprits(self) -> str:
         """Which potentials forbade how much, for messages; empty without potentials."""

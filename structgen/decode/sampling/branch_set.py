@@ -225,7 +225,11 @@ class Branches(Live):
         has_forbidding = self.evaluator.any and remaining > 0
         forbidding = self.evaluator.allowed(branch.hypothesis) if has_forbidding else None
         try:
-            return self.masks.allowed(branch.matcher, remaining, forbidding)
+            ids = self.masks.allowed(branch.matcher, remaining, forbidding)
+            if forbidding is not None and not len(ids):
+                row = self.masks.mask_for_drafter(branch.matcher, remaining)
+                self.evaluator.count_emptied(branch.hypothesis, row)
+            return ids
         except LimitExceeded as error:
             self._end(branch.hypothesis, error)
             return self._eos[:0]

@@ -18,6 +18,7 @@ from structgen.decode.sampling import AWRS, SMC
 from structgen.engine import Vocabulary, compile
 from structgen.errors import GenerationError
 from structgen.frontends.regex import regex
+from structgen.methods.monitors import monitor
 from structgen.models import HashModel
 
 VOCABULARY = Vocabulary([b"", b"a", b"b", b"ab", b"c", b"ca"], eos=[0])
@@ -157,6 +158,24 @@ def test_what_forbids_everything_is_named(sampler: Any) -> None:
 
     with pytest.raises(GenerationError, match=r"never forbade \d+ of \d+"):
         generate(HashModel(VOCABULARY), "ab", CONSTRAINT, sampler=sampler, potentials=[never], max_tokens=3)
+
+
+@pytest.mark.parametrize("sampler", [Greedy(), Multinomial(), AWRS(), SMC(4)], ids=repr)
+def test_a_mask_that_leaves_nothing_is_named(sampler: Any) -> None:
+    """The dead end of a monitor is no score, so it is counted by the mask; a potential that leaves tokens is not."""
+    vocabulary = Vocabulary([b"", b"a", b".", b"x", b"y", b"z"], eos=[0])
+    constraint = compile(regex(r"a\.[xz]"), vocabulary)
+
+    def fine(text: str) -> list[str]:
+        return ["x", "y", "z"]
+
+    def narrow(text: str) -> list[str]:
+        return ["y"]
+
+    monitors = [monitor(r"\.", fine), monitor(r"\.", narrow)]
+    with pytest.raises(GenerationError, match=r"narrow left no token in [1-9]\d* masks") as raised:
+        generate(HashModel(vocabulary), "a", constraint, sampler=sampler, potentials=monitors, max_tokens=4)
+    assert "fine" not in str(raised.value)
 
 
 def test_scores_need_weights() -> None:
