@@ -284,8 +284,8 @@ class LanguageModel(Protocol):
         """Return the token ids of a prompt, at least one.
 
         A text becomes one user message of the model's chat template, ready for the assistant's answer.  If ``chat`` is
-        false or the model has no template, the text itself is encoded.  Special tokens that are spelled out in a prompt
-        are read as special tokens, as by the model's own tokenizer.
+        false or the model has no template, the text itself is encoded.  Control tokens come from the template alone:
+        what spells one in a text is encoded as text.
 
         Raises:
             ModelError: messages are malformed, the template refuses them, or messages are given without a template.
