@@ -7,7 +7,7 @@ import gc
 import json
 import re
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -45,6 +45,8 @@ _DISPOSED_S: Final = 1.0
 """Seconds in which the engines that a collection has freed are gone: large ones are freed in the background."""
 _FEW_OBJECTS: Final = 1_000
 _CLOSED: Final = 499
+_SHOWN: Final = 80
+"""Characters of a path or method that an error shows."""
 _OPEN: Final = ("/health", "/version", "/")
 """Paths that need no key."""
 
@@ -80,8 +82,10 @@ def application(
 
         return _guarded(endpoint, service.runner, api_key)
 
-    async def ended(_: Request, error: Exception) -> Response:
+    async def ended(request: Request, error: Exception) -> Response:
         answer = api_error(error)
+        if answer.status in (404, 405):
+            answer.message = _lost(request, paths, answer.headers.get("Allow"))
         return JSONResponse(answer.body, answer.status, headers=answer.headers)
 
     @asynccontextmanager
@@ -175,6 +179,18 @@ async def _return_memory(runner: Runner) -> None:
 def _model(service: Service, card: dict[str, Any], name: str) -> Response:
     service.check_model(name)
     return JSONResponse(card)
+
+
+def _lost(request: Request, paths: Collection[str], allowed: str | None) -> str:
+    """Say what is wrong with a path or a method: most often the address that a client was given lacks ``/v1``."""
+    path = request.url.path
+    shown = f"{path[:_SHOWN]!r}"
+    if allowed is not None:
+        return f"{shown} takes {allowed}; found {request.method[:_SHOWN]}"
+    start = path.removeprefix("/v1").removeprefix("/v1").rstrip("/")
+    if f"/v1{start}" in paths and start:
+        return f"there is no {shown}; it is at '/v1{start}': give clients the address that ends with /v1, once"
+    return f"there is no {shown}; there are {', '.join(sorted(path for path in paths if '{' not in path))}"
 
 
 def _health(service: Service) -> Response:

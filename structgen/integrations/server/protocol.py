@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import StreamingResponse
 
-from structgen.errors import BudgetError, GenerationError, LimitExceeded, StructgenError
+from structgen.errors import BudgetError, GenerationError, LimitExceeded, StructgenError, meant
 from structgen.log import logger
 
 __all__ = ["APIError", "ChatRequest", "Message", "Options", "api_error", "parsed", "sse", "wrong"]
@@ -59,6 +59,8 @@ _NEUTRAL: Final[Mapping[str, Any]] = {
 }
 """Values of fields that are not done and change nothing: clients send them as their defaults."""
 
+_MAX_COMPARED: Final = 40
+"""Characters of a field that may be misspelt; comparing takes their square."""
 _REASONS: Final[Mapping[str, str]] = {
     "audio": "answers are texts",
     "best_of": "take n and choose, or structgen.sampler 'bestof'",
@@ -286,6 +288,8 @@ def parsed(kind: type[_Body], data: object) -> _Body:
         if first["type"] == "extra_forbidden":
             message = f"{param}: this field is not supported, and it could change the output; leave it out"
             message += f", and {_REASONS[param]}" if param in _REASONS else ""
+            if param not in _REASONS and len(param) <= _MAX_COMPARED and (near := meant(param, kind.model_fields)):
+                message += f"; {near}"
             raise APIError(400, message, param=param, code="unsupported_parameter") from None
         raise APIError(400, f"{param}: {first['msg']}", param=param, code="invalid_value") from None
     made.ignored = (*sorted(ignored), *sorted(set(_unread(made)))[:_MAX_NAMED])

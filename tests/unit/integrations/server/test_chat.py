@@ -133,6 +133,12 @@ def test_a_stream_ends_with_its_usage(client: OpenAI) -> None:
         (b'{"messages": []}', 400, "messages", "at least 1 item"),
         (b'{"messages": [{"role": "user", "content": "x"}], "temperature": "1"}', 400, "temperature", "number"),
         (b'{"messages": [{"role": "user", "content": "x"}], "guided_magic": 1}', 400, "guided_magic", "not supported"),
+        (
+            b'{"messages": [{"role": "user", "content": "x"}], "max_token": 1}',
+            400,
+            "max_token",
+            "leave it out; is 'max_tokens' meant?",
+        ),
         (b'{"messages": [{"role": "user", "content": "x"}], "model": "gpt-9"}', 404, "model", "there is no 'gpt-9'"),
         (
             b'{"messages": [{"role": "user", "content": "x"}], "max_tokens": 9999}',

@@ -245,6 +245,22 @@ def test_paths_that_try_to_leave_find_nothing(url: str, path: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("path", "told"),
+    [
+        ("/chat/completions", "it is at '/v1/chat/completions': give clients the address that ends with /v1, once"),
+        ("/v1/v1/models", "it is at '/v1/models': "),
+        ("/v1/embeddings", "there are /, /detokenize, /health, /metrics, /tokenize, /v1/chat/completions, "),
+        ("/" + "a" * 9_000, "aaa'; there are "),
+    ],
+)
+def test_unknown_paths_are_told_where_things_are(url: str, path: str, told: str) -> None:
+    """Most often the address of the client lacks /v1, or has it twice."""
+    error = httpx.post(url + path, json={}).json()["error"]
+    assert told in error["message"]
+    assert len(error["message"]) < 500
+
+
+@pytest.mark.parametrize(
     ("method", "path", "allowed"),
     [("GET", CHAT, {"POST"}), ("DELETE", "/v1/models", {"GET", "HEAD"}), ("OPTIONS", CHAT, {"POST"})],
 )
@@ -254,6 +270,7 @@ def test_wrong_methods_are_told_the_right_one(url: str, method: str, path: str, 
     assert answer.status_code == 405
     assert set(answer.headers["allow"].split(", ")) == allowed
     assert checked(answer) == "None"
+    assert answer.json()["error"]["message"] == f"{path!r} takes {answer.headers['allow']}; found {method}"
     assert httpx.head(f"{url}/v1/models").status_code == 200
 
 
