@@ -179,9 +179,15 @@ def configuration(source: str | Path) -> dict[str, Any]:
     local = find_local(source)
     try:
         if local is None:
-            from huggingface_hub import hf_hub_download
+            from huggingface_hub import hf_hub_download, try_to_load_from_cache
 
-            path = Path(hf_hub_download(str(source), "config.json", etag_timeout=_TIMEOUT_S))
+            held_path = try_to_load_from_cache(str(source), "config.json")
+            if not isinstance(held_path, str):
+                reach(
+                    str(source)
+                )  # a download without the hub is tried for half a minute, with lines on standard error
+                held_path = hf_hub_download(str(source), "config.json", etag_timeout=_TIMEOUT_S)
+            path = Path(held_path)
         else:
             path = local / "config.json"
         held = json.loads(path.read_text("utf-8"))

@@ -75,6 +75,26 @@ def test_offline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, error: Excepti
     assert hub.reach("a/b") is hub.Reach.CACHED
 
 
+def test_a_configuration_is_not_looked_for_without_the_hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A download would be tried six times, with lines on standard error; what the cache has needs no hub."""
+
+    def download(*_: Any, **__: Any) -> str:
+        raise AssertionError("asked for a download")
+
+    answering(monkeypatch, Offline("no route"))
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", download)
+    monkeypatch.setattr(huggingface_hub, "try_to_load_from_cache", lambda *_: None)
+    asked: list[str] = []
+    monkeypatch.setattr(hub, "reach", lambda name, reach=hub.reach: (asked.append(name), reach(name)))
+    assert hub.configuration("a/b") == {}
+    assert asked == ["a/b"]
+    held = tmp_path / "config.json"
+    held.write_text('{"model_type": "llada"}')
+    monkeypatch.setattr(huggingface_hub, "try_to_load_from_cache", lambda *_: str(held))
+    assert hub.configuration("a/b") == {"model_type": "llada"}
+    assert asked == ["a/b"]
+
+
 def test_downloads_report_files_and_keep_errors_apart(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """After a failed download the next source is tried; the caller explains a full disk."""
     got: list[str] = []
