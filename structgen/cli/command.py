@@ -110,6 +110,10 @@ class Command(click.Command):
         self.groups = {**(groups or {}), _REST: (), **GROUPS}
         self.examples = examples
 
+    def get_short_help_str(self, limit: int = 1000) -> str:
+        """Return the first sentence of the help, whole: completions show it too."""
+        return super().get_short_help_str(limit)
+
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the options, each under its heading."""
         heading_of = {name: heading for heading, names in self.groups.items() for name in names}
@@ -149,6 +153,10 @@ class CommandGroup(click.Group):
         self._homes = homes or {}
         self._module_of = {name: module for held in self._homes.values() for name, module in held.items()}
         self.examples = examples
+
+    def get_short_help_str(self, limit: int = 1000) -> str:
+        """Return the first sentence of the help, whole."""
+        return super().get_short_help_str(limit)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names of all commands, in the order of the help."""
@@ -199,7 +207,7 @@ class CommandGroup(click.Group):
 
 def _summary(command: click.Command | None) -> str:
     """The first sentence of a command's help, whole."""
-    return "" if command is None else command.get_short_help_str(limit=1000)
+    return "" if command is None else command.get_short_help_str()
 
 
 _Completion: TypeAlias = "Callable[[click.Context, click.Parameter, str], list[CompletionItem]]"

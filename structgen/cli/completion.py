@@ -10,7 +10,14 @@ from __future__ import annotations
 from typing import Final
 
 import click
-from click.shell_completion import BashComplete, FishComplete, ShellComplete, ZshComplete, add_completion_class
+from click.shell_completion import (
+    BashComplete,
+    CompletionItem,
+    FishComplete,
+    ShellComplete,
+    ZshComplete,
+    add_completion_class,
+)
 
 from structgen.cli.command import COMPLETION_VARIABLE, Command, output_options
 from structgen.cli.terminal import DONE
@@ -56,7 +63,10 @@ _ZSH: Final = """\
     (( $#plain )) && compadd -U -V unsorted -a plain
     (( $#files )) && compadd -U -a files
     (( $#folders )) && compadd -U -S '' -a folders
-    [[ -n $ask_shell ]] && (( ! $#files && ! $#folders )) && _path_files -f
+    if [[ -n $ask_shell ]] && (( ! $#files && ! $#folders )); then
+        [[ $PREFIX == --*=* ]] && compset -P '*='
+        _path_files -f
+    fi
     return 0
 }
 if [[ $zsh_eval_context[-1] == loadautofunc ]]; then
@@ -96,12 +106,31 @@ complete --no-files --command %(prog_name)s --arguments "(%(complete_func)s)"
 class _Bash(BashComplete):
     source_template = _BASH
 
+    def get_completion_args(self) -> tuple[list[str], str]:
+        args, incomplete = super().get_completion_args()
+        before = ["", *args]  # bash has an equals sign between option and value as a word of its own
+        args = [each for each, last in zip(args, before, strict=False) if each != "=" or not last.startswith("--")]
+        return args, incomplete
 
-class _Zsh(ZshComplete):
+
+class _WholeWords(ShellComplete):
+    """For shells that complete ``--option=value`` as one word, where click gives the value alone."""
+
+    def get_completions(self, args: list[str], incomplete: str) -> list[CompletionItem]:
+        items = super().get_completions(args, incomplete)
+        option, equals, _ = incomplete.partition("=")
+        if equals and option.startswith("--"):
+            for item in items:
+                if item.type != "file":
+                    item.value = f"{option}={item.value}"
+        return items
+
+
+class _Zsh(_WholeWords, ZshComplete):
     source_template = _ZSH
 
 
-class _Fish(FishComplete):
+class _Fish(_WholeWords, FishComplete):
     source_template = _FISH
 
 

@@ -236,6 +236,13 @@ def test_names_are_completed(words: tuple[str, ...], expected: list[str], monkey
     assert sorted(_completed(*words)) == sorted(expected)
 
 
+def test_completions_show_whole_summaries() -> None:
+    """Click would cut them at 45 characters."""
+    environment = {"_STRUCTGEN_COMPLETE": "fish_complete", "COMP_WORDS": "structgen ", "COMP_CWORD": "ru"}
+    answer = CliRunner().invoke(cli, [], prog_name="structgen", env=environment).output
+    assert answer == "plain,run\tLet a model write JSON or text that FILE allows.\n"
+
+
 def test_names_of_models_are_completed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The embedded one, those of the hub's cache, GGUF files and folders; nothing else, and names that print."""
     for name in ("hub/models--acme--anvil-1b", "hub/datasets--acme--x", "hub/models--a\nb", "models", ".hidden"):
@@ -256,6 +263,8 @@ TYPED = {
     "structgen che\texam\tcon\t--whi\tcomp\t": ["check", "examples/contact.schema.json", "--whitespace", "compact"],
     "structgen check wei\tlar\t": ["check", "weird, na$me/large one.json"],
     "structgen run --model em\t--sampler bea\t": ["run", "--model", "embedded", "--sampler", "beam"],
+    "structgen run --sampler=bea\t--drafter=non\t": ["run", "--sampler=beam", "--drafter=none"],
+    "structgen check --from=la\texamples/contact.t\t": ["check", "--from=lark", "examples/contact.txt"],
 }
 """Keys, and the arguments that structgen gets once Return is pressed."""
 
