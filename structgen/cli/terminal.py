@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, TextIO, final
 
 import click
 
-from structgen.errors import BudgetError, GenerationError, ModelError, StructgenError
+from structgen.errors import BudgetError, GenerationError, ModelError, StructgenError, number_of
 
 if TYPE_CHECKING:
     from structgen.decode import DraftStats, Result, Stats
@@ -115,7 +115,7 @@ def lines_told(total: int, *, done: int, failed: int, earlier: int) -> str:
     >>> lines_told(9, done=5, failed=1, earlier=4)
     '9 lines: 5 done, 1 failed, 3 left; 4 of these rows are from an earlier run'
     """
-    told = f"{total} lines: {done} done, {failed} failed, {total - done - failed} left"
+    told = f"{number_of(total, 'line')}: {done} done, {failed} failed, {total - done - failed} left"
     return f"{told}; {earlier} of these rows are from an earlier run" if earlier else told
 
 
