@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias, final
 import numpy as np
 from structgen_kernels import _native
 
-from structgen.engine.call_graph import CallGraph
+from structgen.engine.call_graph import CallGraph, distinct_columns, is_deterministic
 from structgen.errors import LimitExceeded
 from structgen.grammar.limits import spend, spend_steps, steps_left
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from structgen.engine.constraint import Constraint
 
-__all__ = ["MAX_STATES", "Network", "distinct_columns", "network_of", "recurs"]
+__all__ = ["MAX_STATES", "Network", "network_of", "recurs"]
 
 MAX_STATES: Final = 20_000
 """States of a network, before and after inlining."""
@@ -132,16 +132,12 @@ def _too_many(max_states: int) -> LimitExceeded:
     )
 
 
-def distinct_columns(table: NDArray[np.int32]) -> tuple[NDArray[np.int32], NDArray[np.intp]]:
-    """The distinct columns of a table, in the order of their first occurrence; and for each column, which it is."""
-    number_of: dict[bytes, int] = {}
-    firsts: list[int] = []
-    kinds = np.empty(table.shape[1], dtype=np.intp)
-    for index, column in enumerate(np.ascontiguousarray(table.T)):
-        kinds[index] = number_of.setdefault(column.tobytes(), len(number_of))
-        if len(number_of) > len(firsts):
-            firsts.append(index)
-    return table[:, firsts], kinds
+def _targets(columns: NDArray[np.int32]) -> list[list[int]]:
+    """The states after each state, in the order of the bytes."""
+    changes = columns >= 0
+    changes[:, 1:] &= columns[:, 1:] != columns[:, :-1]
+    reached, ends = columns[changes].tolist(), np.cumsum(changes.sum(axis=1)).tolist()
+    return [list(dict.fromkeys(reached[first:last])) for first, last in pairwise([0, *ends])]
 
 
 class _NestedRules:
@@ -152,11 +148,7 @@ class _NestedRules:
     ) -> None:
         self.columns, self.kind_of_byte = distinct_columns(next_)
         self.kinds = self.columns.shape[1]
-        # The states after each byte, in the order of the bytes.
-        changes = self.columns >= 0
-        changes[:, 1:] &= self.columns[:, 1:] != self.columns[:, :-1]
-        reached, ends = self.columns[changes].tolist(), np.cumsum(changes.sum(axis=1)).tolist()
-        self.targets = [list(dict.fromkeys(reached[first:last])) for first, last in pairwise([0, *ends])]
+        self.targets = _targets(self.columns)
         self.final: list[bool] = final_.astype(bool).tolist()
         self.calls: dict[int, list[tuple[int, int]]] = defaultdict(list)
         for state, start, after in calls.tolist():
@@ -402,70 +394,29 @@ def _minimal(table: _Table) -> Network:
     calls = tuple(sorted({(renamed[state], renamed[start], renamed[after]) for state, start, after in table.calls}))
     specials = tuple(sorted({(renamed[state], token, renamed[after]) for state, token, after in table.specials}))
     return Network(
-        np.ascontiguousarray(next_), final_, calls, specials, _is_deterministic(next_, columns, final_, calls, specials)
+        np.ascontiguousarray(next_), final_, calls, specials, _is_deterministic(columns, final_, calls, specials)
     )
 
 
 def _is_deterministic(
-    next_: NDArray[np.int32],
     columns: NDArray[np.int32],
     final_: NDArray[np.bool_],
-    calls: tuple[tuple[int, int, int], ...],
-    specials: tuple[tuple[int, int, int], ...],
+    calls: Iterable[tuple[int, int, int]],
+    specials: Iterable[tuple[int, int, int]],
 ) -> bool:
-    """Return whether the next symbol decides between reading it here, each call, and the return."""
-    states = len(next_)
-    tokens = sorted({token for _, token, _ in specials})
-    reads = np.zeros((states, 256 + len(tokens)), dtype=bool)
-    reads[:, :256] = next_ >= 0
-    for state, token, _ in specials:
-        reads[state, 256 + tokens.index(token)] = True
-    starts = reads.copy()  # symbols that may come first from a state, through calls
-    changed = True
-    while changed:
-        changed = False
-        for state, start, _ in calls:  # a call reads something
-            more = starts[state] | starts[start]
-            if not np.array_equal(more, starts[state]):
-                starts[state], changed = more, True
-    bodies = {start: _body(columns, calls, specials, start) for start in {start for _, start, _ in calls}}
-    around = {  # of the states after calls where a rule may end: the rules that they are part of
-        after: [start for start, inside in bodies.items() if after in inside] for _, _, after in calls if final_[after]
-    }
-    after_rule = {start: np.zeros(reads.shape[1], dtype=bool) for start in bodies}
-    changed = True
-    while changed:
-        changed = False
-        for _, start, after in calls:
-            more = starts[after] | after_rule[start]
-            for outer in around.get(after, ()):
-                more |= after_rule[outer]
-            if not np.array_equal(more, after_rule[start]):
-                after_rule[start], changed = more, True
-    follows = np.zeros_like(starts)
-    for start, inside in bodies.items():
-        follows[sorted(inside)] |= after_rule[start]
-    ways = reads.astype(np.int64)
-    for state, start, _ in calls:
-        ways[state] += starts[start]
-    ways[final_] += follows[final_]
-    return bool((ways <= 1).all())
-
-
-def _body(
-    columns: NDArray[np.int32],
-    calls: tuple[tuple[int, int, int], ...],
-    specials: tuple[tuple[int, int, int], ...],
-    start: int,
-) -> set[int]:
-    after: dict[int, set[int]] = defaultdict(set)
-    for state, _, target in (*calls, *specials):
-        after[state].add(target)
-    seen, agenda = {start}, [start]
-    while agenda:
-        state = agenda.pop()
-        new = {*columns[state].tolist(), *after[state]} - seen
-        new.discard(-1)
-        seen |= new
-        agenda.extend(new)
-    return seen
+    """Return whether the next symbol decides each step; symbols are kinds of bytes, and special tokens after them."""
+    states, kinds = columns.shape
+    symbols_of: dict[bytes, tuple[int, ...]] = {}
+    reads: list[list[tuple[int, tuple[int, ...], int]]] = []
+    # The bytes of a state never compete with each other, so all of them are given with its first target.
+    for allowed, targets in zip(columns >= 0, _targets(columns), strict=True):
+        key = allowed.tobytes()
+        if key not in symbols_of:
+            symbols_of[key] = tuple(np.flatnonzero(allowed).tolist())
+        reads.append([(target, () if at else symbols_of[key], 1) for at, target in enumerate(targets)])
+    for state, token, target in specials:
+        reads[state].append((target, (kinds + token,), 1))
+    called: list[list[tuple[int, int]]] = [[] for _ in range(states)]
+    for state, start, after in calls:
+        called[state].append((start, after))
+    return is_deterministic(reads, called, final_.tolist())

@@ -87,7 +87,7 @@ def string_language(grammar: Grammar) -> Grammar:
 
 
 _MAX_RULE_STATES: Final = 5_000
-"""Rule states of all grammars that are examined to find bytes that are treated alike."""
+"""Rule states of all grammars that are examined to find bytes with the same transitions."""
 _NEVER_REACHED: Final = 1 << 40
 """Limit of engine states; node ids are valid until the engine drops its states, so callers bound the nodes instead."""
 
@@ -129,7 +129,7 @@ class ByteGraph:
     Attributes:
         constraint: the language, over single bytes.
         special: the special tokens of the language, by id.
-        blocks: sets of bytes that all nodes treat alike, a partition of all bytes.
+        blocks: sets of bytes with the same transitions from all nodes, a partition of all bytes.
         start: the start node.
     """
 
@@ -204,7 +204,7 @@ def byte_graphs(*grammars: Grammar, limits: Limits | None = None) -> list[ByteGr
 
 
 def _blocks(constraints: Sequence[Constraint]) -> list[bytes]:
-    """Return sets of bytes that all states treat alike; single bytes if there are too many states to examine."""
+    """Return sets of bytes with the same transitions from all states; single bytes if there are too many states."""
     tables = []
     left = _MAX_RULE_STATES
     for constraint in constraints:
@@ -215,7 +215,7 @@ def _blocks(constraints: Sequence[Constraint]) -> list[bytes]:
         left -= len(made[0])
     import numpy as np  # slow to import, and a vocabulary of bytes does not need it
 
-    from structgen.engine.network import distinct_columns
+    from structgen.engine.call_graph import distinct_columns
 
     _, kinds = distinct_columns(np.concatenate(tables))
     blocks: dict[int, bytearray] = {}

@@ -1,13 +1,10 @@
-"""Automata and networks as lists of edges, for counting and sampling derivations, and a test for determinism."""
+"""Automata and networks as lists of edges, for counting and sampling derivations."""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict, deque
-from collections.abc import Iterable, Sequence as Items
 from dataclasses import dataclass
-from functools import reduce
 from itertools import count
-from operator import or_
 from typing import TYPE_CHECKING, Final, TypeAlias, final
 
 from structgen_kernels import _native
@@ -32,104 +29,10 @@ __all__ = [
     "Edge",
     "Transitions",
     "deterministic_transitions",
-    "is_deterministic",
     "network_transitions",
     "transitions_of",
     "with_shared_rules",
 ]
-
-_Reads: TypeAlias = "Items[Items[tuple[int, tuple[int, ...], int]]]"
-_Calls: TypeAlias = "Items[Items[tuple[int, int]]]"
-
-
-def is_deterministic(reads: _Reads, calls: _Calls, final: Items[bool]) -> bool:
-    """Return whether the next symbol decides between the edges of a state, its calls, and the return.
-
-    A string then has at most one run.  Every call reads at least one symbol.
-
-    Complexity: O((e + c) * s) for e edges, c calls and sets of s symbols, and rounds of them along recursion.
-
-    Source: P. M. Lewis, R. E. Stearns, "Syntax-directed transduction" (1968, JACM 15), for LL(1) grammars.
-    """
-    as_set = _Sets()
-    read = [[as_set(symbols) for _, symbols, _ in edges] for edges in reads]
-    starts = _first(read, calls)
-    follows = _following(reads, calls, final, starts)
-    return all(
-        _are_disjoint(
-            [*read[state], *(starts[start] for start, _ in calls[state]), *([follows[state]] if final[state] else [])]
-        )
-        for state in range(len(final))
-    )
-
-
-class _Sets:
-    """Sets of symbols as bits of an integer."""
-
-    def __init__(self) -> None:
-        self._bit: dict[int, int] = {}
-        self._sets: dict[tuple[int, ...], int] = {}
-
-    def __call__(self, symbols: tuple[int, ...]) -> int:
-        if symbols not in self._sets:
-            self._sets[symbols] = _union(1 << self._bit.setdefault(symbol, len(self._bit)) for symbol in symbols)
-        return self._sets[symbols]
-
-
-def _first(read: Items[Items[int]], calls: _Calls) -> list[int]:
-    """Return the symbols that may come first from each state."""
-    starts = [_union(sets) for sets in read]
-    callers: dict[int, list[int]] = defaultdict(list)
-    for state, edges in enumerate(calls):
-        for start, _ in edges:
-            callers[start].append(state)
-    agenda = list(callers)
-    while agenda:
-        start = agenda.pop()
-        for state in callers[start]:
-            if starts[start] & ~starts[state]:
-                starts[state] |= starts[start]
-                if state in callers:
-                    agenda.append(state)
-    return starts
-
-
-def _following(reads: _Reads, calls: _Calls, final: Items[bool], starts: Items[int]) -> list[int]:
-    """Return the symbols that may come after the return from the rule of each state."""
-    follows = [0] * len(final)
-    agenda: list[int] = []
-
-    def add(state: int, symbols: int) -> None:
-        if symbols & ~follows[state]:
-            follows[state] |= symbols
-            agenda.append(state)
-
-    for edges in calls:
-        for start, after in edges:
-            add(start, starts[after])
-    while agenda:
-        state = agenda.pop()
-        for target, _, _ in reads[state]:
-            add(target, follows[state])
-        for start, after in calls[state]:
-            add(after, follows[state])
-            if final[after]:
-                add(start, follows[state])
-    return follows
-
-
-def _union(sets: Iterable[int]) -> int:
-    return reduce(or_, sets, 0)
-
-
-def _are_disjoint(sets: Iterable[int]) -> bool:
-    union = 0
-    for one in sets:
-        if union & one:
-            return False
-        union |= one
-    return True
-
 
 _TRANSPARENT: Final = (Sequence, Choice, Repeat, Rules)
 """Terms whose children may become rules; children of operators on regular languages may not."""
@@ -273,7 +176,7 @@ def _readable(network: _RawNetwork, ways: Mapping[int, int]) -> Transitions:
     """
     import numpy as np  # slow to import, and the lints of a JSON Schema do not need it
 
-    from structgen.engine.network import distinct_columns
+    from structgen.engine.call_graph import distinct_columns, is_deterministic
 
     next_, final_, called, specials = network
     states = len(next_)

@@ -15,7 +15,7 @@ import numpy as np
 from structgen_kernels import _native
 
 from structgen.engine.analysis.byte_graph import byte_graphs
-from structgen.engine.network import distinct_columns
+from structgen.engine.call_graph import distinct_columns
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -253,7 +253,7 @@ def compare(
     Raises:
         UnsatisfiableGrammar, LimitExceeded, GrammarError: as ``byte_graphs``.
 
-    Complexity: O(p * b) for p pairs and b blocks of bytes that are treated alike.
+    Complexity: O(p * b) for p pairs and b blocks of bytes with the same transitions.
 
     Source: J. E. Hopcroft, R. M. Karp, "A linear algorithm for testing equivalence of finite automata" (1971), for the
     search over pairs; P. E. Hart, N. J. Nilsson, B. Raphael (1968) for its order.
