@@ -10,14 +10,7 @@ import click
 
 from structgen.cli.run_option import DEFAULT_TOKENS, write_weights
 from structgen.cli.run_prompts import PromptLine, prompt_of
-from structgen.cli.terminal import (
-    INTERRUPTED,
-    Failure,
-    cut_text,
-    result_as_json,
-    result_values,
-    write_costs,
-)
+from structgen.cli.terminal import INTERRUPTED, Failure, cut_text, result_as_json, result_values, write_costs
 from structgen.progress import ProgressBar
 
 if TYPE_CHECKING:

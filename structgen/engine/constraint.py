@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from os import PathLike
 
-__all__ = ["Constraint", "check_budgets", "compile", "compile_together", "refuse_budgets", "wrong_grammar"]
+__all__ = ["Constraint", "check_budgets", "compile", "compile_together", "refuse_budgets"]
 
 
 def check_budgets(constraint: Constraint, compiled: Callable[[Grammar], Constraint]) -> None:
@@ -153,7 +153,7 @@ class Constraint:
 
     @property
     def grammar(self) -> Grammar:
-        """The grammar that was compiled; that of a loaded constraint is read when it is first asked for."""
+        """The grammar that was compiled; that of a loaded constraint is read on first use."""
         grammar = self._grammar
         return grammar.item if self._is_loaded and isinstance(grammar, Described) else grammar
 
@@ -315,7 +315,7 @@ def compile(grammar: Grammar, vocabulary: Vocabulary, *, limits: Limits | None =
     if not isinstance(limits, Limits):
         raise wrong_limits("compile", limits)
     engine = shared_engine(vocabulary)
-    key = (id(grammar), id(limits))  # a cached constraint holds both objects, so their ids stay taken
+    key = (id(grammar), id(limits))  # a cached constraint refers to both objects, so their ids are not reused
     constraint = vocabulary.constraints.get(key)
     if constraint is not None and (constraint.engine is engine or not constraint.engine.is_shared):
         return constraint
@@ -328,9 +328,9 @@ def compile(grammar: Grammar, vocabulary: Vocabulary, *, limits: Limits | None =
         _check_spelling(constraint)
     if not constraint.engine.is_shared:
         vocabulary.constraints.put(key, constraint, _BYTES_PER_BYTE * size + constraint.engine_bytes)
-    elif vocabulary.engine is engine:  # else it was replaced meanwhile, and the cache would keep it alive
+    elif vocabulary.engine is engine:  # else another thread has replaced the engine, and the cache would keep it alive
         vocabulary.constraints.put(key, constraint, _BYTES_PER_BYTE * size)
-    if "logging" in sys.modules:  # else nobody has set it up, and importing it takes longer than many a compilation
+    if "logging" in sys.modules:  # else no handler is set up, and the import takes longer than many compilations
         _log_compiled(constraint, grammar, 1000 * (perf_counter() - began), size)
     return constraint
 
@@ -354,7 +354,7 @@ def _log_compiled(constraint: Constraint, grammar: Grammar, milliseconds: float,
 def compile_together(grammars: Iterable[Grammar], vocabulary: Vocabulary, limits: Limits) -> list[Constraint]:
     """Compile grammars for a vocabulary in one engine of their own.
 
-    Their matchers number equal continuations alike (``state_id``).
+    Their matchers have the same ``state_id`` for equal continuations.
 
     Raises:
         UnsatisfiableGrammar, VocabularyError, LimitExceeded, GrammarError: as ``compile``.
@@ -372,7 +372,7 @@ class _Elsewhere:
         self._constraint = ref(constraint)
 
     def __call__(self) -> _native.Constraint | None:
-        """Compile the grammar once more; None where that fails, or the constraint is gone."""
+        """Compile the grammar again; None if that fails, or the constraint no longer exists."""
         constraint = self._constraint()
         if constraint is None:
             return None
@@ -380,7 +380,7 @@ class _Elsewhere:
             (native, *_), constraint.engine = lower(
                 constraint._grammar, Engine(constraint.vocabulary), constraint.vocabulary, constraint.limits
             )
-        except LimitExceeded:  # it was within the limits before, where others had done part of the work
+        except LimitExceeded:  # within the limits before: the shared engine had done part of the work
             return None
         return native
 
@@ -392,12 +392,7 @@ def _bind(grammar: Grammar, vocabulary: Vocabulary, limits: Limits, engine: Engi
         if missing is None:
             culprits = "an empty choice, contradicting intersections, look-aheads that what follows never meets"
             raise _unsatisfiable(grammar, f"{culprits}, or rules that never end")
-        raise VocabularyError(
-            "vocabulary",
-            "the tokens can spell no string of the grammar",
-            evidence=f"no token holds byte {bytes([missing])!r}, which {grammar!r} needs",
-            remedy="use a tokenizer with byte fallback, or restrict the grammar to bytes that the tokens have",
-        )
+        raise _unspellable(f"no token holds byte {bytes([missing])!r}, which {grammar!r} needs")
     if native.is_searched and distance > 0:
         bounds = replace(limits, distance_steps=min(limits.distance_steps, _MAX_SEARCH_STEPS))
         few = native.limited(native_limits(bounds))
@@ -438,13 +433,15 @@ def _check_spelling(constraint: Constraint) -> None:
             break
         done.append(max(symbol, 0))
     missing = shortest[len(done)] if len(done) < len(shortest) else None
-    raise VocabularyError(
+    if missing is not None and missing >= 0:
+        raise _unspellable(f"no token holds byte {bytes([missing])!r}, needed after {bytes(done)!r}")
+    raise _unspellable(f"no sequence of tokens spells {bytes(done)!r} or any other string")
+
+
+def _unspellable(evidence: str) -> VocabularyError:
+    return VocabularyError(
         "vocabulary",
         "the tokens can spell no string of the grammar",
-        evidence=(
-            f"no token holds byte {bytes([missing])!r}, needed after {bytes(done)!r}"
-            if missing is not None and missing >= 0
-            else f"no sequence of tokens spells {bytes(done)!r} or any other string"
-        ),
+        evidence=evidence,
         remedy="use a tokenizer with byte fallback, or restrict the grammar to bytes that the tokens have",
     )

@@ -10,14 +10,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Final
 
-from structgen.errors import (
-    ArgumentError,
-    GrammarError,
-    GrammarSyntaxError,
-    LimitExceeded,
-    UnsupportedFeature,
-    found,
-)
+from structgen.errors import ArgumentError, GrammarError, GrammarSyntaxError, LimitExceeded, UnsupportedFeature, found
 from structgen.grammar.limits import Limits
 
 __all__ = ["GrammarSource", "check_text", "holds_structural_tag", "read_source"]

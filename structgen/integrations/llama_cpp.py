@@ -22,7 +22,7 @@ from structgen_kernels import _native
 
 from structgen.decode.step.context import refuse_temperatures
 from structgen.engine import Constraint
-from structgen.engine.constraint import wrong_grammar
+from structgen.engine.arguments import wrong_grammar
 from structgen.errors import (
     ArgumentError,
     BudgetError,

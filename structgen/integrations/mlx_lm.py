@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, final
 import numpy as np
 
 from structgen.engine import Constraint, Vocabulary, row_temperatures
-from structgen.engine.constraint import wrong_grammar
+from structgen.engine.arguments import wrong_grammar
 from structgen.engine.mask import allowed_ids, empty_masks
 from structgen.errors import BudgetError, GenerationError
 from structgen.integrations.prefix_states import PrefixStates

@@ -5,8 +5,8 @@
 ...     batching.add_request(ids, schema, max_new_tokens=200)
 ...     for output in batching.results(): ...
 
-transformers takes no processors from its caller there, so that these functions add one to the manager before it
-starts.  A step sends it one integer a request: the number of a mask in a pool on the device.
+There transformers has no argument for a processor, so these functions add one to the manager before it starts.  Each
+step sends it one integer for each request: the number of a mask in a pool on the device.
 
 Source: transformers 5.24, ``generation/continuous_batching``.
 """
@@ -32,13 +32,7 @@ from transformers.generation.continuous_batching.cb_logits_processors import Con
 from transformers.generation.continuous_batching.utils import WorkloadHints
 
 from structgen.engine import Constraint
-from structgen.errors import (
-    BudgetError,
-    CutWarning,
-    GenerationError,
-    StructgenError,
-    VocabularyError,
-)
+from structgen.errors import BudgetError, CutWarning, GenerationError, StructgenError, VocabularyError
 from structgen.integrations.request_matcher import RequestMatcher, fill_rows
 from structgen.integrations.transformers_loop import constraint_from
 from structgen.models.model_input import head_width

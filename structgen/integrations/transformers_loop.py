@@ -23,7 +23,7 @@ from transformers.generation.utils import GenerateDecoderOnlyOutput
 
 from structgen.decode import AnyDrafter, Context, Greedy, Multinomial, Result, Sampler, start_generation
 from structgen.engine import Constraint, Vocabulary, compile
-from structgen.engine.constraint import wrong_grammar
+from structgen.engine.arguments import wrong_grammar
 from structgen.errors import ArgumentError, CutWarning, GenerationError, LimitExceeded, VocabularyError, found
 from structgen.frontends.json_schema import json_schema
 from structgen.grammar.nodes import Grammar

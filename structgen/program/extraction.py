@@ -20,13 +20,7 @@ from structgen.grammar.algebra import undescribed, with_children
 from structgen.grammar.limits import Limits
 from structgen.grammar.nodes import Grammar, postorder
 from structgen.models.protocol import LanguageModel
-from structgen.program.answer import (
-    QUOTED_OR_EMPTY_PATTERN,
-    QUOTED_PATTERN,
-    Answer,
-    QuotationSource,
-    answer_of,
-)
+from structgen.program.answer import QUOTED_OR_EMPTY_PATTERN, QUOTED_PATTERN, Answer, QuotationSource, answer_of
 from structgen.program.backends import ProgramSettings
 from structgen.program.definition import Program
 from structgen.program.execution import current_model

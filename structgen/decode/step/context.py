@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, Self, cast, final
 from structgen.decode.step.background import check_stopped
 from structgen.decode.step.logits_row import LogitsRows, LookAhead, on_host
 from structgen.engine import Constraint, Vocabulary, compile
-from structgen.engine.constraint import wrong_grammar
+from structgen.engine.arguments import wrong_grammar
 from structgen.errors import ArgumentError, BudgetError, GenerationError, VocabularyError, found, number_of
 from structgen.grammar.nodes import Grammar
 from structgen.models.protocol import Extension, LanguageModel, ResidentSession, TreeSession
@@ -273,7 +273,7 @@ class Context(Live):
 
     def _set_session(self, session: Session) -> None:
         self._session = session
-        # Asked at each step, and Python takes a while to compare an object with a protocol.
+        # Read at each step, and checks against a protocol are slow.
         self._is_tree = isinstance(session, TreeSession)
         self._is_resident = isinstance(session, ResidentSession)
 

@@ -194,12 +194,7 @@ def lint(grammar: Grammar, *, limits: Limits = _DEFAULT_LIMITS) -> list[Finding]
 
 
 def _lints_of_rules() -> dict[str, Callable[[Subject], Iterator[Finding]]]:
-    from structgen.engine.lint.ambiguity import (
-        ambiguous_texts,
-        colliding_terminals,
-        hidden_parts,
-        nullable_terminals,
-    )
+    from structgen.engine.lint.ambiguity import ambiguous_texts, colliding_terminals, hidden_parts, nullable_terminals
     from structgen.engine.lint.collision import collisions  # neither is imported to lint a schema
     from structgen.engine.lint.part import (
         empty_parts,

@@ -136,11 +136,9 @@ def _attention(model: Any) -> str | None:
 
 def _sees_all(config: Any, max_context: int | None) -> bool:
     """Return whether each token attends to all earlier tokens, in all layers, for every length up to the context."""
+    longest = float("inf") if max_context is None else max_context
     return all(
-        type(layer) is DynamicLayer
-        or (
-            type(layer) is DynamicSlidingWindowLayer and max_context is not None and layer.sliding_window >= max_context
-        )
+        type(layer) is DynamicLayer or (type(layer) is DynamicSlidingWindowLayer and layer.sliding_window >= longest)
         for layer in DynamicCache(config=config).layers
     )
 
@@ -298,11 +296,10 @@ class TransformersModel(Live):
 class TransformersSession(Live):
     """One sequence of a ``TransformersModel``.
 
-    The session keeps the token ids beside the cache.  If a cache cannot be truncated (recurrent states), ``truncate``
-    drops it, and the next forward pass runs over the whole sequence.
+    The session keeps the token ids as well as the cache.  If a cache cannot be truncated (recurrent states),
+    ``truncate`` drops it, and the next forward pass runs over the whole sequence.
 
-    Invariant: the cache holds exactly the first ``_cached`` of ``_tokens``, then all tokens of the tree, if there is
-        one.
+    Invariant: the cache holds the first ``_cached`` of ``_tokens``, then the tokens of the tree, if there is one.
     """
 
     def __init__(self, model: TransformersModel) -> None:

@@ -8,7 +8,8 @@ values are JSON of their schemas, restricted to some types, so both kinds share 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from functools import lru_cache
+from functools import lru_cache, reduce
+from operator import or_
 from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn, Protocol
 
 from structgen.errors import LimitExceeded
@@ -63,10 +64,11 @@ class NotationMarks(NamedTuple):
     Attributes:
         terms: before a name, after it, after a value, between members, at the end; any name with what precedes it;
             before and after a text that is listed; before and after an item. ``None``: nothing.
-        written: values that are written from their JSON: their types, and what stands before and after it.
-        nested: what stands before arrays, and before objects, inside the arguments; empty: these are JSON.
-        name_end: what no name holds; ``text_end``: what no text holds.
-        around_repeated: the marks around the name where it stands after the value too, before what is in ``terms``.
+        written: values that are written from their JSON: their types, and the marks before and after it.
+        nested: the marks before arrays, and before objects, inside the arguments; empty: these are JSON.
+        name_end: no name contains it.
+        text_end: no text contains it.
+        around_repeated: where the name is repeated after the value: the marks around it, before those of ``terms``.
         has_entities: whether names have XML's entities.
         strips: whether a line break at each end does not belong to a text.
     """
@@ -82,7 +84,7 @@ class NotationMarks(NamedTuple):
 
 
 class Notation(Protocol):
-    """How values are written; equal notations write them alike."""
+    """How values are written; equal notations write equal values the same."""
 
     def __hash__(self) -> int:
         """Terms are looked up by notation."""
@@ -190,7 +192,7 @@ class ArgumentPlanner(Planner):
         """The disjuncts with some of ``types``; ``near`` is named where any value is allowed."""
         if locations:
             found = self._forms.disjuncts(locations)
-        else:  # in its place, but without what it says
+        else:  # an empty schema at the location of ``near``
             found = [Disjunct((Location({}, near.resource, near.parent, near.path),))]
         found = [disjunct for disjunct in found if disjunct.types & types]
         self.separate(found)
@@ -199,7 +201,7 @@ class ArgumentPlanner(Planner):
             self._note_nameless(locations, disjunct)
         return found
 
-    def _place(self) -> Location:
+    def _root(self) -> Location:
         if self._start is None:  # the root is requested first
             raise RuntimeError("no schema was requested")
         return self._start
@@ -222,8 +224,7 @@ class ArgumentPlanner(Planner):
                 self.leaves.used.add(id(given[0].schema))
                 spend(known.steps, given[0].subject)
                 return known
-        keys = frozenset(map(self._forms.schemas.key, given))
-        key = keys, self.level if self._counts_levels else 0
+        key = frozenset(map(self._forms.schemas.key, given)), self.level if self._counts_levels else 0
         plan = self._values.get(key)
         if plan is not None:
             plan.uses += 1
@@ -239,26 +240,22 @@ class ArgumentPlanner(Planner):
         """The key of a schema without subschemas, whose term other documents share."""
         if self._known is None or len(given) != 1 or given[0].is_negated or self._may_be_nameless(given[0].schema):
             return None
-        if given[0].resource.dialect is not self._place().resource.dialect:
-            return None
-        return self._known.key(given[0].schema)
+        is_shared = given[0].resource.dialect is self._root().resource.dialect
+        return self._known.key(given[0].schema) if is_shared else None
 
     def _expand_value(self, plan: Plan, locations: tuple[Location, ...], leaf: LeafKey | None, near: Location) -> None:
         notation = self._notation
         if leaf is not None:
             plan.build = lambda terms: self._kept(leaf, alternatives(*terms))
         disjuncts = self._disjuncts(locations, -1, near)
-        types = 0
-        for disjunct in disjuncts:
-            types |= disjunct.types
+        types = reduce(or_, (disjunct.types for disjunct in disjuncts), 0)
         if types & STRING:
             plan.children.append(Plan((), 0, self._string(disjuncts)))
         for scalars in notation.scalars:
             if types & scalars.types:
-                if not types & ~scalars.types and not notation.nests:  # all of them, so nothing is to be excluded
-                    plan.children.append(_wrapped(self._request_conjunction(locations), scalars.written))
-                    continue
-                inner = self._request_conjunction((*locations, self._restriction(scalars)))
+                has_others = types & ~scalars.types or notation.nests
+                restriction = (self._restriction(scalars),) if has_others else ()
+                inner = self._request_conjunction((*locations, *restriction))
                 plan.children.append(_wrapped(inner, scalars.written))
         if not notation.nests or self._is_deepest:
             return
@@ -277,7 +274,7 @@ class ArgumentPlanner(Planner):
         """The schema of ``scalars`` as a location; always the same for the same."""
         location = self._restrictions.get(id(scalars.schema))
         if location is None:
-            location = self._place().inner(dict(scalars.schema), "type")
+            location = self._root().inner(dict(scalars.schema), "type")
             self._restrictions[id(scalars.schema)] = location
         return location
 
@@ -349,10 +346,9 @@ class ArgumentPlanner(Planner):
         """The objects of a disjunct."""
         if not disjunct.values:
             return [self._object(disjunct.objects or (ObjectAssertion(disjunct.origins[0]),), is_root=is_root)]
-        constants = self._validity.constants(disjunct)
         return [
             self._object((exactly_object(one, disjunct.values[0]),), is_root=is_root)
-            for one in constants
+            for one in self._validity.constants(disjunct)
             if isinstance(one, dict)
         ]
 
@@ -367,11 +363,10 @@ class ArgumentPlanner(Planner):
         plan = Plan((), 0)
         if layout.is_stateful:
             members = ObjectChain(layout, forms.compare)
-            names = members.names
             plan.children = self._inside(members.locations, location)
 
             def build_chain(terms: list[Grammar]) -> Grammar:
-                return _compared(members.term(list(map(member, terms, names)), syntax), location)
+                return _compared(members.term(list(map(member, terms, members.names)), syntax), location)
 
             plan.build = build_chain
             return plan
@@ -402,12 +397,11 @@ class ArgumentPlanner(Planner):
                 entry.is_forbidden = entry.key is EMPTY
         for region in layout.others:
             location = next((one.location for one in assertions if one.patterns), assertions[0].location)
-            keyword = "patternProperties" if region.matched else "additionalProperties"
             key = notation.names(_decoded(region.key), is_root=is_root)
             if key is None:
                 refused(
                     location,
-                    keyword,
+                    "patternProperties" if region.matched else "additionalProperties",
                     "the mark after a value repeats the name, so names that the schema does not list cannot be written",
                     remedy='list the names under "properties", with "additionalProperties": false',
                 )
