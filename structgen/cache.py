@@ -131,7 +131,7 @@ def _prune(where: Path, *, spare: Path) -> None:
 
 
 class Locked:
-    """What threads share under a lock of its own, ``_lock``; a copy or a pickle holds the content of one moment."""
+    """Base class of objects that threads share under ``_lock``; a copy or a pickle is a consistent snapshot."""
 
     _lock: threading.Lock
 

@@ -161,7 +161,7 @@ class _MovedModules:
         return module
 
     def exec_module(self, module: ModuleType) -> None:
-        """Nothing is left to do: the module has run under its new name, which its attributes go on to say."""
+        """Nothing to do: the module has been executed under its new name, which its attributes keep."""
         if module.__name__ in MOVED.values():
             module.__spec__ = self._spec
 

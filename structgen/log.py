@@ -1,6 +1,6 @@
 """The logger ``structgen``: what is loaded, compiled, cut, refused and dropped; silent unless the program sets it up.
 
-Messages are formatted when a handler wants them.  Levels: ``DEBUG`` for costs, ``INFO`` for values that are written
+Messages are formatted only if a handler takes them.  Levels: ``DEBUG`` for costs, ``INFO`` for values that are written
 again, ``WARNING`` where the result is not what a larger budget, or a part that works, would have given.
 """
 

@@ -33,7 +33,7 @@ __all__ = [
 ]
 
 Kind: TypeAlias = Literal["forced", "drafted", "chosen", "given"]
-"""How a piece came about; ``given`` is text of the program, and what nothing is known of."""
+"""The origin of a piece; ``given`` is text of the program, or of unknown origin."""
 
 _STYLES: Final[dict[Kind, str]] = {
     "forced": "font-style:italic;background:rgba(128,128,128,.22)",

@@ -300,7 +300,7 @@ class CacheLimits:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What is held of one kind.
+    """The number and size of objects of one kind.
 
     Attributes:
         name: the kind.

@@ -39,7 +39,7 @@ def silent(stage: str, done: int, total: int | None, /) -> None:
 
 
 _PATIENCE_S: Final = 2.0
-"""What is over sooner is not worth a look."""
+"""Steps that take less time show no progress."""
 _REDRAW_S: Final = 0.1
 _TICK_S: Final = 0.5
 _COLUMNS: Final = 24
@@ -61,7 +61,7 @@ class _Stage:
         return min(1.0, max(0.0, self.done / self.total)) if self.total else None
 
     def facts(self, now: float) -> str:
-        """What comes after the bar, or in its place."""
+        """The text after the bar, or instead of it."""
         took, share = now - self.began, self.share
         if share is None or self.total is None:
             parts = [str(self.done) if self.done else "", f"{took:.0f} s" if took >= _PATIENCE_S else ""]

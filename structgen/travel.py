@@ -1,4 +1,4 @@
-"""What goes between processes only by name, and what can't go at all; all else is pickled and copied by its parts."""
+"""Base classes of objects that are pickled by name only, or not at all; others use pickle's default."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["ByName", "Live"]
 
 
 class Live:
-    """A base of what holds a model, a sequence or a connection, which can't be pickled or copied."""
+    """Base class of objects that hold a model, a sequence or a connection, and can't be pickled or copied."""
 
     __slots__ = ()
 
@@ -30,7 +30,7 @@ class Live:
 
 
 class ByName:
-    """A base of what a decorator makes of a function: pickled by name, as functions are, and its own copy."""
+    """Base class of decorated functions: pickled by name, as functions are; a copy is the object itself."""
 
     __slots__ = ()
 

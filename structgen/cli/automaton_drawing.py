@@ -57,11 +57,11 @@ class Edge:
 @final
 @dataclass(frozen=True, slots=True)
 class Stroke:
-    """What is drawn between two states.
+    """A stroke between two states.
 
     Attributes:
         source, target: states.
-        label: what is written beside it.
+        label: its text.
         inner: the states on the way, which have no place of their own.
         rule: the start of the rule that is called on the way; None where none is.
     """
@@ -74,7 +74,7 @@ class Stroke:
 
 
 def label_of(edge: Edge, names: dict[int, str]) -> str:
-    """What is written beside an edge."""
+    """The text at an edge."""
     if edge.rule is not None:
         return f"call {names[edge.rule]}"
     if edge.token is not None:
@@ -152,7 +152,7 @@ class Strokes:
             (after,) = self._edges[target]
             written.append(label_of(after, self._names))
             target = after.target
-        if target in self._within_character:  # the text goes on with a character of several bytes
+        if target in self._within_character:  # the text continues with a character of several bytes
             target = inner.pop()
             written.pop()
         return Stroke(edge.source, target, "".join(written), tuple(inner))

@@ -301,7 +301,7 @@ def batch(paths: tuple[str, ...], **options: Any) -> int:
 def _job(
     path: str | None, source: str, *, batch_size: int, seed: int, max_tokens: int | None, attempts: int, **model: Any
 ) -> tuple[Job, LineFile]:
-    """What is done with the lines, and these; what is wrong with either is said before a model is loaded."""
+    """The job and its lines; both are checked before a model is loaded."""
     chosen = _Model(**model)
     if chosen.model_name is not None and path is not None and not chosen.is_served:
         raise click.UsageError("--model-name is for a server: give its address, --model http://localhost:8000/v1")

@@ -1,6 +1,6 @@
 """The processes of ``structgen batch``: each loads the model once and runs lines, several in one forward pass.
 
-Lines go to a process, and rows come back, over a pipe.  The processes end when the pipe does, whatever became of the
+Lines go to a process, and rows come back, over a pipe.  The processes end when the pipe does, whatever happens to the
 one that started them.
 """
 
@@ -35,7 +35,7 @@ LineRunner: TypeAlias = "Callable[[Iterable[PromptLine], Finished], None]"
 
 
 class Job(Protocol):
-    """What is done with lines: a dataclass that travels to other processes."""
+    """The work on each line: a dataclass that is sent to other processes."""
 
     @property
     def batch_size(self) -> int:
@@ -64,7 +64,7 @@ class _Worker:
         lines: that it has, by index.
         is_ready: whether it has loaded the model.
         is_careful: whether it runs the lines that another process had when it died, one by one.
-        is_told: whether it knows that no more lines come.
+        is_told: whether the process has been told that there are no more lines.
     """
 
     number: int
@@ -200,7 +200,7 @@ def _interrupts_held() -> Iterator[None]:
 
 
 def _work(job: Job, process: int, processes: int, connection: Connection) -> None:
-    """What a process does."""
+    """The main function of a process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     lines: queue.SimpleQueue[PromptLine | None] = queue.SimpleQueue()
 

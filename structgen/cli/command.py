@@ -1,4 +1,4 @@
-"""What all commands share: help in sections with examples, ``-o OUT``, completion, and commands imported on demand."""
+"""Base classes of the commands: help in sections with examples, ``-o OUT``, completion, imports on demand."""
 
 from __future__ import annotations
 

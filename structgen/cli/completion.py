@@ -1,8 +1,8 @@
 """``structgen completion``: the scripts with which bash, zsh and fish complete command lines.
 
-The scripts ask structgen itself, by click's protocol.  Beside click's items, ``plain`` and ``file`` (the shell shall
-complete a file's name), they know ``path``: a file or folder that fits, which the shell quotes; ``file`` holds only
-where there is none.
+The scripts ask structgen itself, by click's protocol.  In addition to click's items, ``plain`` and ``file`` (the shell
+shall complete a file's name), they know ``path``: a file or folder that fits, which the shell quotes; ``file`` holds
+only where there is none.
 """
 
 from __future__ import annotations

@@ -69,7 +69,7 @@ def explain(
 
 
 def _bytes(argument: str) -> bytes:
-    """What the shell passed; a command line need not be UTF-8."""
+    """The bytes that the shell passed; a command line need not be UTF-8."""
     return argument.encode("utf-8", "surrogateescape")
 
 

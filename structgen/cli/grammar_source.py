@@ -59,7 +59,7 @@ class SourceOptions:
     Attributes:
         regex: the description itself, as a regular expression; there is no file then.
         dialect: of the regular expression.
-        notation: what the file is, whatever its name; None: its name tells.
+        notation: the notation of the file; None: by the suffix of its name.
         start: the rule that a grammar begins with; None: ``start`` in Lark, ``root`` in GBNF and EBNF.
         lexer: which divisions into the terminals of a Lark grammar count.
         whitespace: what may stand between the tokens of JSON.
@@ -388,7 +388,7 @@ def _decode(data: bytes, label: str) -> str:
 
 
 def run_file(file: str) -> ModuleType:
-    """Run a file as a module; it finds what lies beside it.
+    """Run a file as a module, which can import the modules in its folder.
 
     Raises:
         Failure: it cannot be read or run.

@@ -182,7 +182,7 @@ def _inclusion_values(found: Inclusion) -> dict[str, Any]:
 
 
 def _sentence(one: str, other: str, found: Inclusion) -> str:
-    """What is known of whether ``one`` accepts all that ``other`` accepts."""
+    """Whether ``one`` accepts everything that ``other`` accepts, as far as that is known."""
     if found.witness is not None:
         text = found.witness.text.decode("utf-8", "backslashreplace")
         shown = json.dumps(text, ensure_ascii=False)

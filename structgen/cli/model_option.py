@@ -42,7 +42,7 @@ _COMMA: Final = re.compile(r",(?![^()\[\]]*[)\]])")
 @final
 @dataclass(frozen=True, slots=True)
 class NamedOption:
-    """What an option asks for by ``NAME`` or ``NAME:KEY=VALUE,...``.
+    """The value of an option ``NAME`` or ``NAME:KEY=VALUE,...``.
 
     Attributes:
         option: its name, for messages.
@@ -105,9 +105,9 @@ class NamedOption:
 
 
 RUNTIMES: Final = ("torch", "llama.cpp")
-"""What ``--runtime`` chooses from."""
+"""The values of ``--runtime``."""
 EMBEDDED: Final = "embedded"
-"""What ``--model`` calls the model that is used without it."""
+"""The name for ``--model`` of the default model."""
 
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])

@@ -242,7 +242,7 @@ def _run_program(
 
 
 class _CanvasProgress:
-    """What is shown and kept while canvases are filled: progress, the canvas on standard error, snapshots."""
+    """Output while canvases are filled: progress, the canvas on standard error, snapshots for the replay."""
 
     def __init__(self, request: Request, *, streams: bool) -> None:
         self.request = request
@@ -285,7 +285,7 @@ class _CanvasProgress:
 
     @contextmanager
     def interruptible(self) -> Iterator[None]:
-        """Say on Ctrl-C what stands on the canvas.
+        """Report on Ctrl-C what is on the canvas.
 
         Raises:
             Failure: the user has interrupted.

@@ -1,4 +1,4 @@
-"""What the options of ``structgen run`` say: the request, its sampler and potentials, and its drafter."""
+"""The options of ``structgen run``, read: the request, its sampler and potentials, and its drafter."""
 
 from __future__ import annotations
 
@@ -180,7 +180,7 @@ class Request:
                 raise click.UsageError(f"--{name.replace('_', '-')} is not for {by}: {reason}")
 
     def check(self) -> None:
-        """Refuse options that exclude each other whatever the description and the model are.
+        """Refuse options that exclude each other for every description and model.
 
         Raises:
             click.UsageError: such are given.
@@ -210,7 +210,7 @@ class Request:
             raise click.UsageError("--weights is for descriptions: a program has one value")
 
     def read_prompt(self, path: str | None) -> Prompt:
-        """Return what the model is asked; ``path`` is where the description is read from.
+        """Return the prompt of the model; ``path`` is the file of the description.
 
         Raises:
             click.UsageError: options exclude each other.
@@ -334,7 +334,7 @@ def weights_as_json(samples: Samples) -> str:
 
 
 def trace_of(samples: Samples, sampler: AnySampler | AnyCanvasSampler, *, model: str, seed: int) -> str:
-    """What ``structgen trace`` shows of a run."""
+    """The trace of a run, which ``structgen trace`` shows."""
     page = {
         "structgen_trace": TRACE_VERSION,
         "sampler": repr(sampler),

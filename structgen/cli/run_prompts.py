@@ -50,7 +50,7 @@ class PromptLine:
 
     @property
     def key(self) -> _Key:
-        """What tells it from all others: its ``id``, else its index."""
+        """The identity of the line: its ``id``, else its index."""
         given = self.values.get("id")
         return ("index", self.index) if given is None else ("id", given)
 
@@ -248,7 +248,7 @@ def _faulty(line: PromptLine) -> dict[str, Any]:
 
 
 def _row_of(line: PromptLine, model: AnyModel, stopped: Event, write: RowWriter) -> dict[str, Any]:
-    """The members of a row; whatever goes wrong is that row's."""
+    """The members of a row; an error becomes the error of that row."""
     if line.fault:
         return _faulty(line)
     try:

@@ -108,7 +108,7 @@ def run_on_server(path: str | None, source: SourceOptions, request: Request, sam
 
 
 def _answer_of(read: GrammarSource) -> Answer:
-    """What the server is asked for: a schema goes out as it is, all else as a grammar."""
+    """The constraint that is sent to the server: a schema unchanged, everything else as a grammar."""
     from structgen.program import answer_of
     from structgen.program.answer import Answer
 
@@ -138,7 +138,7 @@ def _program_of(answer: Answer, prompt: Any, request: Request) -> Program[..., A
 
 
 def _values(run: Run[Any]) -> dict[str, Any]:
-    """What became of an output as values of JSON; a server tells no scores."""
+    """An output as values of JSON, without scores, which servers do not return."""
     (outcome,) = run.outcomes
     served: Any = outcome.result
     return {

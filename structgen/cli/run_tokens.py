@@ -1,4 +1,4 @@
-"""What ``structgen run`` does with a model that writes token by token: outputs, rows, and samples with weights."""
+"""``structgen run`` with an autoregressive model: outputs, rows, and samples with weights."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ __all__ = ["TokenTask", "write_output", "write_outputs_with_weights"]
 
 @dataclass(frozen=True, slots=True)
 class TokenTask:
-    """What is the same for all outputs of one call."""
+    """The settings that all outputs of one call share."""
 
     model: LanguageModel
     constraint: Constraint

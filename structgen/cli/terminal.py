@@ -110,7 +110,7 @@ class Failure(Exception):
 
 
 def lines_told(total: int, *, done: int, failed: int, earlier: int) -> str:
-    """What became of lines: ``earlier`` of those that are done or failed were so in an earlier run.
+    """A summary of lines: ``earlier`` of those that are done or failed belong to an earlier run.
 
     >>> lines_told(9, done=5, failed=1, earlier=4)
     '9 lines: 5 done, 1 failed, 3 left; 4 of these rows are from an earlier run'
@@ -185,7 +185,7 @@ def write_costs(stats: Stats, *, slots: int | None = None, cut: str = "") -> Non
 
 
 def cut_text(result: Result) -> str:
-    """What the budget cut of an output, for ``write_costs``."""
+    """A note on what the budget cut from an output, for ``write_costs``."""
     if result.cut_byte is None:
         return ""
     return (

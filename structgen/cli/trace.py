@@ -124,7 +124,7 @@ def _sampling(held: Any) -> Iterator[str]:
 
 
 def _drafts(drafts: Any, *, tokens: int, forwards: int) -> Iterator[str]:
-    """What drafts brought: by drafter, and how often how many tokens in a row were right."""
+    """The acceptance of drafts: by drafter, and by the number of tokens accepted in a row."""
     seconds = drafts["saved_s"]
     saved = f"{abs(seconds):.3f} s {'saved' if seconds >= 0 else 'lost'}"
     yield f"  drafts: {drafts['passes']} passes looked ahead, {tokens / forwards:.2f} tokens a pass; about {saved}"

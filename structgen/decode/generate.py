@@ -45,7 +45,7 @@ AnyModel: TypeAlias = "LanguageModel | DiffusionModel"
 """A model that writes token by token, or one that fills canvases."""
 
 Decoding: TypeAlias = Autoregressive | Unmasking
-"""The settings that only one kind of model has."""
+"""The settings of one kind of model."""
 
 _GREEDY: Final = Greedy()
 _MAX_TOKENS: Final = 256
@@ -187,7 +187,7 @@ def generate(  # noqa: PLR0913  the public contract: ten settings, each a keywor
     (``Posterior``).  The commit policy says which of its slots are committed before the next pass.  ``SMC`` samples
     whole trajectories instead; their weights correct the bias of conditioning step by step.
 
-    A setting of the other kind of model is refused, not ignored.
+    A setting of the other kind of model raises an error.
 
     *Token healing* (``heal=True``, autoregressive models).  The last token of the prompt is taken off, and the output
     must begin with its bytes; so a token may span prompt and output.  The target is that of the sampler with this

@@ -35,17 +35,17 @@ if TYPE_CHECKING:
 __all__ = ["AllowedRow", "CanonicalState", "CanonicalTokens", "Known", "canonical_tokens"]
 
 CanonicalState: TypeAlias = int
-"""What decides which tokens may follow; see ``Answers``."""
+"""A state of the automata, which decides which tokens may follow; see ``Answers``."""
 _RowKey: TypeAlias = CanonicalState | tuple[int, ...]
-"""What a mask is made of: a state, or tokens."""
+"""The key of a cached mask: a state, or tokens."""
 
-_ENTRY_BYTES: Final = 1_024
-_MAX_AFTER: Final = 256
-_MAX_SPELLED: Final = 256
-_LOOKED_AT: Final = 2_048
-_FEW_WORDS: Final = 256
-_MOST_TESTED: Final = 64
-_ROWS_PART: Final = 3  # rows have at most a third of what may be kept
+_ENTRY_BYTES: Final = 1_024  # estimated memory of a ``Known``
+_MAX_AFTER: Final = 256  # tokens after which a ``Known`` remembers the next one
+_MAX_SPELLED: Final = 256  # texts whose tokens are cached
+_CHUNK: Final = 2_048  # tokens that ``longest_first`` tests together
+_FEW_WORDS: Final = 256  # words that are not empty, up to which ``longest_first`` unpacks a mask
+_MAX_TESTED: Final = 64  # tokens of a mask, up to which each is tested by a search
+_ROWS_PART: Final = 3  # cached rows have at most a third of the memory
 _NEVER, _PLAIN, _ASKED, _SPECIAL = range(4)  # kinds of tokens, see CanonicalTokens in canonical.h
 
 
@@ -72,7 +72,7 @@ class Known:
 
 @final
 class _Kept(Share):
-    """What the canonical tokens of all vocabularies keep; each has the same part of the bound."""
+    """The caches of the canonical tokens of all vocabularies; each has the same part of the bound."""
 
     def __init__(self) -> None:
         super().__init__("canonical tokens")
@@ -118,7 +118,7 @@ def canonical_tokens(vocabulary: Vocabulary) -> CanonicalTokens:
     """Return the canonical tokens of a vocabulary's tokenizer, made once for each vocabulary.
 
     Raises:
-        ArgumentError: they are not decided exactly for this kind of tokenizer; the error names what is in the way.
+        ArgumentError: they are not decided exactly for this kind of tokenizer; the error names the feature.
         VocabularyError: the library of the tokenizer is missing.
 
     Complexity: at first some seconds for a vocabulary of 100,000 tokens.
@@ -168,11 +168,11 @@ class CanonicalTokens:
 
     @property
     def memory_bytes(self) -> int:
-        """What is kept of the answers of the tokenizer and of searches, and rows; in bytes."""
+        """Memory of the cached states of the tokenizer, results of searches, and rows."""
         return self._native.memory_bytes + self._row_bytes * len(self._rows)
 
     def set_limit(self, size: int) -> None:
-        """Keep at most so many bytes; what is found out for one mask may be more."""
+        """Bound the memory; the results of one search may exceed it."""
         self._native.set_limit(size - size // _ROWS_PART)
         self._most_rows = max(size // _ROWS_PART // self._row_bytes, 1)
         while len(self._rows) > self._most_rows:
@@ -215,7 +215,7 @@ class CanonicalTokens:
         )
 
     def after(self, state: CanonicalState, token: int) -> CanonicalState | None:
-        """Return the state after a token; None if it cannot follow in any canonical sequence, whatever comes later."""
+        """Return the state after a token; None if no canonical sequence has it there."""
         return self._native.after(state, token) or None
 
     def after_all(self, tokens: Iterable[int], state: CanonicalState | None = None) -> CanonicalState | None:
@@ -232,14 +232,14 @@ class CanonicalTokens:
         return self._native.may_end(state)
 
     def is_canonical(self, tokens: Iterable[int]) -> bool:
-        """Whether a token sequence is what the tokenizer writes for its text; special tokens stand between texts."""
+        """Whether a token sequence is what the tokenizer writes for its text; special tokens separate texts."""
         state = self.after_all(tokens)
         return state is not None and self.may_end(state)
 
     def mask(self, state: CanonicalState) -> MaskWords:
         """Return the mask of the tokens for which ``after`` has a state, EOS and special tokens included.
 
-        Complexity: O(V / 32), and linear in the tokens that may not stand after the last one.
+        Complexity: O(V / 32), and linear in the tokens that may not follow the last one.
         """
         row: MaskWords = np.empty(self._width, dtype=np.int32)
         self._native.mask(state, row)
@@ -265,8 +265,8 @@ class CanonicalTokens:
         None if ``follows`` is false, or nothing is known then.
 
         Args:
-            before: before the token.
-            token: it.
+            before: the pair before the token.
+            token: the token.
             matcher: makes a Matcher before the token, where it is needed.
 
         Raises:
@@ -303,9 +303,9 @@ class CanonicalTokens:
         return self.allowed_after(known, lambda: matcher)
 
     def allowed_after(self, known: Known, matcher: Callable[[], Matcher]) -> AllowedRow:
-        """The same where something is known; ``matcher`` makes one in that state, where it is needed.
+        """``allowed`` for a known pair; ``matcher`` makes a Matcher in that state, where it is needed.
 
-        The row is kept once it was asked for before: memory that is new to the process costs more than to fill it.
+        The row is cached from its second use on: allocating its memory costs more than filling it.
         """
         if known.allowed is not None:
             return self._row(known.allowed)
@@ -313,14 +313,14 @@ class CanonicalTokens:
         return row
 
     def narrow(self, known: Known, matcher: Callable[[], Matcher], row: MaskWords) -> None:
-        """Take the tokens that ``allowed_after`` would not have out of a mask of the grammar, or a part of one.
+        """Remove the tokens that ``allowed_after`` excludes from a mask of the grammar, or from a part of one.
 
-        For what was not asked for before: ``known.allowed`` is None.
+        Only on the first use: ``known.allowed`` is None.
         """
         there = matcher()
         steps = there.constraint.limits.steps
         try:
-            tokens = self._native.narrow(there, known.state, known.is_completable, _MOST_TESTED, steps, row)
+            tokens = self._native.narrow(there, known.state, known.is_completable, _MAX_TESTED, steps, row)
         except _native.SearchLimit as error:
             _raise_limit(there, error)
         known.allowed = known.state if tokens is None else tuple(tokens)
@@ -329,7 +329,7 @@ class CanonicalTokens:
         row: MaskWords = np.empty(self._width, dtype=np.int32)
         steps = matcher.constraint.limits.steps
         try:
-            tokens = self._native.allowed(matcher, state, is_completable, _MOST_TESTED, steps, row)
+            tokens = self._native.allowed(matcher, state, is_completable, _MAX_TESTED, steps, row)
         except _native.SearchLimit as error:
             _raise_limit(matcher, error)
         if tokens is None:
@@ -363,7 +363,7 @@ class CanonicalTokens:
         matcher.fill_mask(rows)
         both = rows[0] & mask
         filled = both[both != 0]
-        if len(filled) > _MOST_TESTED or int.from_bytes(filled.tobytes(), "little").bit_count() > _MOST_TESTED:
+        if len(filled) > _MAX_TESTED or int.from_bytes(filled.tobytes(), "little").bit_count() > _MAX_TESTED:
             return AllowedRow(mask, is_exact=False)
         tokens = allowed_ids(both, self._size).tolist()
         wrong = [each for each in tokens if not self.follows(matcher, state, each, budget)]
@@ -402,7 +402,7 @@ class CanonicalTokens:
         except _native.SearchLimit as error:
             _raise_limit(matcher, error)
 
-    def begins_anew(self, state: CanonicalState, live: bytes) -> Iterator[tuple[int, int]]:
+    def free_starts(self, state: CanonicalState, live: bytes) -> Iterator[tuple[int, int]]:
         """Return those of ``live`` before which the tokenizer always splits, each with its token."""
         free = self._answers.free_bytes(state)
         return ((byte, self._single[byte]) for byte in live if byte in free and byte in self._single)
@@ -430,8 +430,8 @@ class CanonicalTokens:
             ranks = np.sort(self._rank[filled[at] * 32 + bit])
             yield from self._by_length[ranks[ranks >= 0]].tolist()
             return
-        for start in range(0, len(self._by_length), _LOOKED_AT):  # most often the first ones do
-            tokens = self._by_length[start : start + _LOOKED_AT]
+        for start in range(0, len(self._by_length), _CHUNK):  # most often the first ones do
+            tokens = self._by_length[start : start + _CHUNK]
             yield from tokens[(words[tokens >> 5] >> (tokens & 31) & 1) != 0].tolist()
 
 
@@ -440,7 +440,7 @@ def _raise_limit(matcher: Matcher, error: _native.SearchLimit) -> NoReturn:
 
 
 def _weak_tokens_of(canonical: CanonicalTokens) -> Callable[[bytes], list[int] | None]:
-    """Its ``tokens_of``, without keeping it: what native code keeps is in no cycle that would be found."""
+    """Its ``tokens_of`` by a weak reference: the garbage collector finds no cycle through native objects."""
     method = WeakMethod(canonical.tokens_of)
 
     def tokens_of(data: bytes) -> list[int] | None:

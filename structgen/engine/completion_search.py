@@ -1,7 +1,7 @@
 """Whether a canonical sequence of a grammar begins with some tokens and fits into a budget: a search for one.
 
-Nearly always the first look decides: where the text may end, where a byte may follow at which the tokenizer begins
-anew, or by the tokens of a shortest completion.  Without a budget the search is native.
+Nearly always the first look decides: where the text may end, where a byte may follow before which the tokenizer always
+splits, or by the tokens of a shortest completion.  Without a budget the search is native.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["CompletionSearch", "search_limit"]
 
 _STEPS_PER_TRY: Final = 16 * PYTHON_STEP
-_MOST_WITNESSES: Final = 8
+_MAX_WITNESSES: Final = 8
 
 
 @final
@@ -100,10 +100,10 @@ class CompletionSearch:
             return False
         if canonical.has_rules and self._has_witness(state, b"", left):
             return True
-        firsts = canonical.begins_anew(state, matcher.live_bytes())
+        firsts = canonical.free_starts(state, matcher.live_bytes())
         return any(
             matcher.validate([token]) == 1 and self._has_witness(state, bytes([byte]), left)
-            for byte, token in (islice(firsts, _MOST_WITNESSES) if canonical.has_rules else firsts)
+            for byte, token in (islice(firsts, _MAX_WITNESSES) if canonical.has_rules else firsts)
         )
 
     def _has_witness(self, state: CanonicalState, begin: bytes, left: int) -> bool:

@@ -77,16 +77,18 @@ def program_of(grammar: Grammar, vocabulary: Vocabulary, limits: Limits) -> tupl
 
 
 class _HoldsUp(Exception):
-    """The work would hold up others that share the engine."""
+    """Other threads that use the shared engine would wait too long."""
 
 
 def _lower(grammar: Grammar, engine: Engine, vocabulary: Vocabulary, limits: Limits) -> Lowered:
-    result = _couple(grammar, engine, vocabulary, limits, None)
+    result = _lower_once(grammar, engine, vocabulary, limits, None)
     if result is None:
         # Left recursion is rare, and much cheaper to detect in the terms than in the grammar: lower first, then repair.
         with counted(limits):
-            result = _couple(grammar, engine, vocabulary, limits, lambda rules: remove_left_recursion(rules, limits))
-    if result is None and isinstance(getattr(grammar, "plain", None), _native.FlatGrammar):  # of a forged file
+            result = _lower_once(
+                grammar, engine, vocabulary, limits, lambda rules: remove_left_recursion(rules, limits)
+            )
+    if result is None and isinstance(getattr(grammar, "plain", None), _native.FlatGrammar):  # the file was forged
         remedy = "save the constraint again"
         raise GrammarError(
             "saved constraint",
@@ -99,7 +101,7 @@ def _lower(grammar: Grammar, engine: Engine, vocabulary: Vocabulary, limits: Lim
     return result
 
 
-def _couple(
+def _lower_once(
     grammar: Grammar,
     engine: Engine,
     vocabulary: Vocabulary,
@@ -153,9 +155,10 @@ class Engine:
         is_shared: whether all grammars on the vocabulary may be in it.
         byte_complete: whether every byte is a token.
         memory_bytes: memory of the engine when a grammar was last compiled into it.
-        lowered: (node, term) of ``Shared`` nodes and leaves by ``id(node)``; holding the node keeps its id taken.
+        lowered: (node, term) of ``Shared`` nodes and leaves by ``id(node)``; the node is held so that its id is not
+            reused.
         checked_to: the memory from which all engines are compared with their bound again; -1: for no new constraint.
-        used: when a constraint was last compiled into it, in uses of all shared engines.
+        used: when a constraint was last compiled into it, by the count of uses of all shared engines.
         vocabularies: those that hold it, if it is shared.
     """
 
@@ -211,7 +214,7 @@ _RETURNED_BYTES: Final = 128 << 20
 
 
 class _Engines(Share):
-    """All engines. Each vocabulary shares one, which is replaced when all together are too large.
+    """All engines. The constraints on a vocabulary share one, which is replaced when all together are too large.
 
     An engine lives as long as the constraints and matchers made in it. Where these keep many alive, the shared
     ones have less, at least a quarter of the bound, and only the mask rows of the others can be dropped.
@@ -267,7 +270,7 @@ class _Engines(Share):
                 if engine.native.statistics["cache_bytes"] > _ROWS_BYTES:
                     engine.drop_rows()
             if kept > most // 2:
-                CONSTRAINTS.clear()  # some may be all that keeps an engine of their own
+                CONSTRAINTS.clear()  # some may be the only reference to an engine of their own
         dropped = 0
         while left > max(most - kept, most // 4):
             oldest = shared[0]
@@ -285,7 +288,7 @@ class _Engines(Share):
         with self.lock:
             engine.checked_to = -1
             alive = [user for each in engine.vocabularies if (user := each()) is not None]
-            for user in alive:  # no walk through `_of`, from which other threads drop what has died
+            for user in alive:  # no iteration over `_of`, from which other threads drop dead entries
                 if self._of.get(user) is engine:
                     del self._of[user]
             users = [user for user in alive if user.engine is engine]
@@ -326,7 +329,7 @@ def shared_engine(vocabulary: Vocabulary) -> Engine:
     if engine is None or engine.memory_bytes > engine.checked_to or _ENGINES.has_more:
         return _ENGINES.engine_of(vocabulary)
     _ENGINES.uses = engine.used = _ENGINES.uses + 1
-    if not engine.used % 64:  # masks make it grow, too
+    if not engine.used % 64:  # new mask rows make it grow, too
         engine.memory_bytes = engine.native.memory_bytes
     return engine
 

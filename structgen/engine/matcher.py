@@ -301,7 +301,7 @@ class Matcher(_native.Matcher):
         return Explanation(subject, allowed, accepted, expected, probe.open_rules(), nearest)
 
     def captures(self) -> tuple[NamedPart, ...]:
-        """Return what the named parts hold so far, by start: those that are certain, whatever comes next.
+        """Return the named parts so far, by start: those that are certain for every continuation.
 
         A part is there if every parse of every output that begins with the text so far has it from the same byte on.
         It is closed if all of them end it at the same byte; else it is open, and its text is what it has in all of

@@ -280,7 +280,7 @@ class _NestedRules:
         return table
 
     def _by_kind(self, items: Iterable[NestedState]) -> list[tuple[int, set[NestedState]]]:
-        """What is reached by each byte, ascending."""
+        """The nested states after each kind of byte, in ascending order."""
         by_kind: dict[int, set[NestedState]] = defaultdict(set)
         for item in items:
             for kind, target in enumerate(self.columns[item[-1]].tolist()):

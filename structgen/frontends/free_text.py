@@ -6,8 +6,8 @@ demand. (The Knuth-Morris-Pratt automaton as rules has the same language, but it
 long with 128,000 tokens.)
 
 For quotations, each suffix of the document is a term that contains the next shorter one, so their size is linear in
-all. The engine follows all suffixes that are still possible at once: their sets are the states of the suffix automaton,
-made on demand.
+all. The engine follows all possible suffixes in parallel: their sets are the states of the suffix automaton, made on
+demand.
 
 Source: A. Blumer, J. Blumer, D. Haussler, A. Ehrenfeucht, M. T. Chen and J. Seiferas, "The smallest automaton
 recognizing the subwords of a text" (1985).

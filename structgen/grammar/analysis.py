@@ -261,7 +261,7 @@ def _quorum(node: Grammar, count: int) -> tuple[int, list[int]]:
 
 
 def _below(node: Grammar, rules: Mapping[str, Grammar]) -> tuple[Grammar, ...]:
-    """What ``node`` depends on: its children, or the expression that it refers to."""
+    """The nodes that ``node`` depends on: its children, or the expression that it refers to."""
     return (rules[node.name],) if isinstance(node, ir.Reference) else node.children
 
 

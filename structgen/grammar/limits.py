@@ -14,7 +14,7 @@ from structgen.errors import LimitExceeded
 __all__ = ["PYTHON_STEP", "Limits", "counted", "spend", "spend_steps", "steps_left", "steps_since"]
 
 PYTHON_STEP: Final = 32
-"""What an elementary step of a front end, about a microsecond, counts against ``Limits.steps``."""
+"""The cost in ``Limits.steps`` of an elementary step of a front end, about a microsecond."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ def _strict() -> Limits:
 
 
 class _Current(threading.local):
-    """What the call in this thread may still take, the field of ``Limits`` that says so, and its value.
+    """The remaining steps of the call in this thread, the field of ``Limits`` that bounds them, and its value.
 
     ``left`` is None outside of such a call.
     """
@@ -152,7 +152,7 @@ def spend_steps(steps: int, subject: str | Callable[[], str], evidence: str = ""
 
 
 def steps_left(default: int = 0) -> int:
-    """What the call may still take, for ``steps_since`` and for native code; ``default`` where nothing is counted."""
+    """The remaining steps of the call, for ``steps_since`` and for native code; ``default`` where none are counted."""
     return default if _current.left is None else _current.left
 
 

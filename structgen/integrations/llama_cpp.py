@@ -240,7 +240,7 @@ class ConstraintSampler:
 
     @property
     def _as_parameter_(self) -> Any:
-        """What ctypes passes to a function of llama.cpp; the sampler still belongs to this object."""
+        """The pointer that ctypes passes to llama.cpp; the sampler still belongs to this object."""
         return ctypes.cast(self.pointer, self._functions.parameter)
 
     def add_to(self, chain: Any) -> None:

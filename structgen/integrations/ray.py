@@ -53,7 +53,7 @@ def processor(  # noqa: PLR0913  public: each is a keyword with a default
             processes run our plug-in (``STRUCTGEN_VLLM=1``), unless its ``runtime_env`` says otherwise.  A
             ``HttpRequestProcessorConfig``, whose ``url`` is that of chat completions.
         model: without an engine, the model (see ``Source``); with requests, its name on the server.
-        id_column: holds what tells rows apart; for ``CheckpointConfig`` too.  The column keeps its name.
+        id_column: identifies the rows; for ``CheckpointConfig`` too.  The column keeps its name.
         seed: the seed of each row follows from it and the id.
         attempts: without an engine: run a row that fails up to so many times.
         batch_size: without an engine: rows in one forward pass.

@@ -46,7 +46,7 @@ _SEEDS: Final = 1 << 31
 @final
 @dataclass(frozen=True)
 class Packed:
-    """A program on its way to another process: by name, or by its function where that is of the main script."""
+    """A program to be sent to another process: by name, or by its function if the main script defines it."""
 
     program: Program[..., Any] | None
     parts: tuple[Any, ...] = ()
@@ -89,7 +89,7 @@ class Call:
     settings: Mapping[str, Any]
 
     def id_of(self, row: Mapping[str, Any]) -> Any:
-        """What tells a row apart.
+        """The identity of a row.
 
         Raises:
             ArgumentError: the row has no such column, and so has none of them.
@@ -207,7 +207,7 @@ class _Asking(ABC):
         return item_row(program, key, arguments, model=model, seed=seed, settings=self.call.settings)
 
     def check(self) -> None:
-        """Refuse a program whose answer the engine can't be asked for, where its annotation tells.
+        """Refuse a program whose answer the engine cannot write, if its annotation shows that.
 
         Raises:
             GrammarError, ProgramError: it is such a one.
@@ -244,7 +244,7 @@ class VLLMAsking(_Asking):
     has_plugin: bool
 
     def translation(self, answer: Answer, *, chat: bool) -> Translation:
-        """What the engine is asked to enforce."""
+        """The constraint that the engine enforces."""
         made = translation_of(answer, "vllm", chat=chat)
         if self.has_plugin and answer.schema is not None:
             return Translation({"structured_outputs": {"json": answer.schema}})  # which our plug-in enforces as it is
@@ -285,7 +285,7 @@ class HTTPAsking(_Asking):
     kind: Kind
 
     def translation(self, answer: Answer) -> Translation:
-        """What the server is asked to enforce."""
+        """The constraint that the server enforces."""
         return translation_of(answer, DIALECTS[self.kind][0])
 
     def request(self, asked: _Asked) -> dict[str, Any]:

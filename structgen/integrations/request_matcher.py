@@ -22,7 +22,7 @@ __all__ = ["RequestMatcher", "fill_rows"]
 
 ALL = -1
 """Each word of a row that allows everything."""
-_MOST: Final = 2**31
+_MAX_LIMIT: Final = 2**31
 """A larger limit is the same as this one."""
 
 
@@ -53,7 +53,7 @@ class RequestMatcher:
 
     @limit.setter
     def limit(self, limit: int | None) -> None:
-        self._limit = self.matcher.limit = None if limit is None else min(limit, _MOST)
+        self._limit = self.matcher.limit = None if limit is None else min(limit, _MAX_LIMIT)
 
     @property
     def is_over(self) -> bool:

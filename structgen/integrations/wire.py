@@ -169,7 +169,7 @@ class Reading:
             return "grammar", place, lark(text, start=start, limits=self.limits)
 
     def ebnf_or_lark(self, place: str, value: object) -> Read:
-        """A grammar as vLLM tells the two syntaxes apart."""
+        """A grammar, in one of two syntaxes, which are distinguished as by vLLM."""
         text = some_text(place, value)
         return self.lark(place, text) if is_lark(text) else self.ebnf(place, text)
 
@@ -244,7 +244,7 @@ def policy_and_limits(place: str, given: object, policy: JsonPolicy = _DEFAULT) 
     """The options of a plug-in: fields of ``JsonPolicy``, and in ``limits`` those of ``Limits``.
 
     Args:
-        place: where they stand, for messages.
+        place: their position in the request, for messages.
         given: the options.
         policy: what holds where they say nothing; bounds are then those of ``Limits.strict()``.
 

@@ -1,4 +1,4 @@
-"""A model whose logits are adjusted by the tokens so far: penalties of repetition, and a bias for some tokens.
+"""A model whose logits are adjusted by the tokens so far: repetition penalties, and a bias for some tokens.
 
 For clients of servers, which send such settings.  The logits of a position are still a function of the tokens before
 it, so everything that runs on a ``LanguageModel``, trees of draft tokens included, runs on an ``AdjustedModel``.
@@ -30,7 +30,7 @@ __all__ = ["AdjustedModel", "AdjustedSession", "Adjustments"]
 @final
 @dataclass(frozen=True, slots=True)
 class Adjustments:
-    """What is done to the logits of each position, in this order.
+    """The adjustments of the logits at each position, in this order.
 
     Attributes:
         repetition: logits of tokens that occur in prompt or output are divided by it where they are positive, and

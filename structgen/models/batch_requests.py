@@ -1,4 +1,4 @@
-"""What a batch runs: requests in pieces, prompts that are kept to be shared, and the times of passes."""
+"""The requests of a batch, cut into pieces; prompts whose caches are shared; and the times of passes."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
 """Batch the forward passes of programs and requests that run in their own threads.
 
 Each of them runs ordinary code on an ordinary ``LanguageModel``.  A thread that needs a forward pass waits.  When the
-model is free, one of the waiting threads runs a pass over all that wait, and those that have their answers continue.
+model is free, one of the waiting threads runs a pass over all waiting requests, and the threads with results continue.
 Requests join at the next pass and leave when they are done: continuous batching, which is called iteration-level
-scheduling in Orca (Yu et al., OSDI 2022, section 3.1).  Long prompts are run in pieces beside the others, and prompts
-that begin with the same tokens run these once.
+scheduling in Orca (Yu et al., OSDI 2022, section 3.1).  Long prompts are run in pieces along with other requests, and a
+prefix that prompts share is run once.
 """
 
 from __future__ import annotations
@@ -50,19 +50,19 @@ class Batch(Live):
 
     A model that is no ``PackedModel`` runs the requests one by one.  Only one thread at a time uses the model.
 
-    The requests of a thread that is no worker run at once, alone.  Without patience, a worker that waits for another
-    worker other than by a request deadlocks both.
+    The requests of a thread that is no worker run immediately, alone.  Without patience, a worker that waits for
+    another worker other than by a request deadlocks both.
 
     Close the batch, or use it in a ``with`` statement, to free the caches.
 
     Args:
         model: the model that runs the requests.
         pass_tokens: see above.
-        patience: how long a free model waits for workers that have not asked since the last pass, as a multiple of the
-            time of that pass.  Then they are not waited for until they ask again.  Pieces of prompts are then so short
-            that passes take at most about three times as long with them, and requests have so few rows that passes take
-            twice as long as with one row each (``divided``).  None: a pass waits for all workers, and no clock decides
-            what runs together, so the same programs always meet in the same passes.
+        patience: how long a free model waits for workers that have made no request since the last pass, as a multiple
+            of the time of that pass.  Then they are not waited for until their next request.  Pieces of prompts are
+            then so short that passes take at most about three times as long with them, and requests have so few rows
+            that passes take twice as long as with one row each (``divided``).  None: a pass waits for all workers, and
+            no clock decides what runs together, so the same programs always meet in the same passes.
         prefix_tokens: tokens of prompts whose caches are kept to be shared.
 
     Raises:
@@ -101,7 +101,7 @@ class Batch(Live):
         self._waiting: list[Request] = []
         self._leader: Request | None = None  # whose thread runs a pass now
         self._passes = 0
-        self._turns = Turns()  # of workers that have their answers
+        self._turns = Turns()  # of workers that have their logits
 
     def __enter__(self) -> Self:
         return self
@@ -116,16 +116,16 @@ class Batch(Live):
 
     @property
     def pass_times(self) -> PassTimes | None:
-        """Those of the model, which may measure them now."""
+        """The pass times of the model, which may measure them now."""
         with self._use:
             times: PassTimes | None = getattr(self._model, "pass_times", None)
             return times
 
     @property
     def company(self) -> Company:
-        """What a sequence of a worker shares the next pass with; never waits for a pass.
+        """The other sequences in a worker's next pass; never waits for a pass.
 
-        These are the workers that asked for the last pass, and those that have not asked yet.
+        These are the workers with requests in the last pass, and those that have made none yet.
         """
         present = sum(worker.is_awaited or not worker.has_asked for worker in tuple(self._workers))
         return self._schedule.company(present - 1)
@@ -256,7 +256,7 @@ class Batch(Live):
         return self._closed or len(self._waiting) >= awaited or self._rest() == 0.0
 
     def _rest(self) -> float | None:
-        """Seconds until the model waits no more for workers that have not asked; None: it waits for a change."""
+        """Seconds until the model stops waiting for workers without a request; None: it waits for a change."""
         if self._patience is None or self._leader is not None:
             return None
         times = self._schedule.times
@@ -407,7 +407,7 @@ class BatchSession(PackedSession):
 
     @cached_property
     def can_branch(self) -> bool:
-        """See ``TreeSession.can_branch``, of the wrapped session; asked once, since a pass may have to end first."""
+        """See ``TreeSession.can_branch``, of the wrapped session; read once, since a pass may have to end first."""
         with self._batch._use:
             return can_branch(self.inner)
 
@@ -437,7 +437,7 @@ class BatchSession(PackedSession):
             self.inner.close()
 
     def _keep_prompt(self) -> None:
-        """Keep the prompt for sessions that begin alike.  Not before the first use after it: a fork drops its tree."""
+        """Keep the prompt for sessions with the same prefix.  Only once it is used again: a fork drops its tree."""
         if self.prompt and not self._batch._closed:
             self._batch._prefixes.add(self.prompt, self.inner)
         self.prompt = ()

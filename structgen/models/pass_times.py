@@ -38,9 +38,9 @@ _BUDGET_S: Final = 0.9
 _DISTURBED: Final = 1.25
 _BUSY: Final = 0.9
 _SWITCHES_A_S: Final = 80.0
-_MOST_DOUBTFUL: Final = 5
+_MAX_DOUBTFUL: Final = 5
 _MANY_ROWS: Final = 32
-_MOST_ROWS: Final = 4096
+_MAX_ROWS: Final = 4096
 _ROUNDING: Final = 1e-9
 _FIRST_PASSES: Final = 2
 _KEPT_TIMES: Final = 4
@@ -90,7 +90,7 @@ def pass_times(
                     time > _DISTURBED * rows * found[1] for rows, time in found.items()
                 )
                 shortest |= {rows: min(time, shortest.get(rows, time)) for rows, time in found.items()}
-                doubtful = (doubtful + 1) % (_MOST_DOUBTFUL + 1) if is_doubtful else 0
+                doubtful = (doubtful + 1) % (_MAX_DOUBTFUL + 1) if is_doubtful else 0
                 cache.keep("pass-times", key, json.dumps([sorted(shortest.items()), doubtful]).encode())
             _known[key] = _table(shortest)
         return _known[key]
@@ -192,7 +192,7 @@ def rows_within(times: PassTimes, time: float) -> int:
     points = ((1, 1.0), *times)
     (before, passed), (more, longer) = next((pair for pair in pairwise(points) if time <= pair[1][1]), points[-2:])
     row = (longer - passed) / (more - before)
-    return _MOST_ROWS if row == 0 else max(1, min(_MOST_ROWS, int(before + (time - passed) / row + _ROUNDING)))
+    return _MAX_ROWS if row == 0 else max(1, min(_MAX_ROWS, int(before + (time - passed) / row + _ROUNDING)))
 
 
 class Company(NamedTuple):

@@ -1,4 +1,4 @@
-"""Products of the rows of a pass with the weights of a network, in floating point or with weights of 8 bits."""
+"""Matrix products of the rows of a pass with weights in floating point or in 8 bits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each pass of a batch runs: how many rows it may have, and which requests they are given to."""
+"""Scheduling of a batch: how many rows a pass has, and which requests it runs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["Schedule", "Times", "divided"]
 _LONGEST: Final = 2.0
 """How long a pass may take, in passes over one row of each of its sequences."""
 _DELAY: Final = 1.4
-"""What the pieces of prompts may add to a pass, in passes over one row of each sequence of the batch."""
+"""How much longer the pieces of prompts may make a pass, in passes over one row of each sequence of the batch."""
 _RECENT: Final = 0.3
 """Weight of the last pass in the means of times."""
 
@@ -138,7 +138,7 @@ class Schedule:
         self._others = self.times.shared(rows, waiting=waiting, workers=max(1, workers))
 
     def company(self, others: int) -> Company:
-        """What a sequence shares the next pass with: at least so many others, or more by the last passes."""
+        """The other sequences in the next pass of a sequence: at least so many, or more by the last passes."""
         others = max(others, self._others)
         theirs = round(others * self.times.rows)
         bound = self._bound(1 + others, _LONGEST) if others else None

@@ -1,4 +1,4 @@
-"""Shared by the sessions of all models: passes, checks before them, and trees on sessions that run only chains."""
+"""Shared by the sessions of all models: passes, checks before them, and trees on sessions that only run chains."""
 
 from __future__ import annotations
 

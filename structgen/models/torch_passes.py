@@ -130,7 +130,7 @@ def check_awaited() -> None:
 class TorchPasses:
     """Runs the passes of one model.
 
-    Those of a GPU, and those under ``torch.autocast``, which is a setting of the thread, run where they are asked for.
+    Those of a GPU, and those under ``torch.autocast``, which is a setting of the thread, run in the calling thread.
 
     Args:
         device: the device of the model.

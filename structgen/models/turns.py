@@ -1,4 +1,4 @@
-"""Turns of threads that share one interpreter lock."""
+"""Threads that share the interpreter lock take turns, instead of contending for it."""
 
 from __future__ import annotations
 

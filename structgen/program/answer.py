@@ -1,4 +1,4 @@
-"""What an annotation asks a model for.
+"""The answer that a type annotation requests from a model.
 
 A grammar, the form of its strings, how they become values, and the document that they are quoted from.
 """
@@ -184,14 +184,14 @@ class Evidence(Located):
 
     @property
     def probability(self) -> float | None:
-        """What ``logprob`` is the logarithm of."""
+        """The probability whose logarithm is ``logprob``; None without it."""
         return None if self.logprob is None else math.exp(self.logprob)
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class QuotationSource:
-    """What an answer is quoted from.
+    """The document that an answer is quoted from.
 
     Attributes:
         document: the text.

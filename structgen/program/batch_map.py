@@ -38,7 +38,7 @@ _Arguments: TypeAlias = "tuple[tuple[Any, ...], dict[str, Any]]"
 @final
 @dataclass(frozen=True, slots=True)
 class Mapped(Generic[Value]):
-    """What became of one item.
+    """The outcome of one item.
 
     Attributes:
         index: of the item.
@@ -82,7 +82,7 @@ class Mapped(Generic[Value]):
 
 @final
 class MappedItems(list[Mapped[Value]]):
-    """What ``Program.map`` returns: a list, which a notebook shows as a table."""
+    """The result of ``Program.map``: a list, which a notebook shows as a table."""
 
     def _repr_html_(self) -> str:
         failed = sum(mapped.run is None for mapped in self)

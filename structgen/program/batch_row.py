@@ -1,4 +1,4 @@
-"""The row of one item of a batch, which ``structgen batch`` writes; in Ray its members are columns."""
+"""The row of one item of a batch, as ``structgen batch`` writes it; in Ray its members are columns."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def _told(error: BaseException) -> str:
 
 
 def _losses(run: Run[Any]) -> list[str]:
-    """What the value may lack: keywords that a server is not known to enforce, what the budget cut, what was ended."""
+    """Possible defects of the value: keywords that a server may not enforce, and parts cut by budget or guard."""
     served = [outcome.result for outcome in run.outcomes if isinstance(outcome.result, Served)]
     found = [str(loss) for result in served for loss in result.losses]
     found += [f"{name}: cut by max_tokens" for name in run.cut_fields]

@@ -1,4 +1,4 @@
-"""What a generator program may yield besides text and grammars."""
+"""The commands that a generator program may yield besides text and grammars."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ __all__ = [
 ]
 
 AnyConversation: TypeAlias = "Conversation | CanvasConversation | RemoteConversation"
-"""What was said to a model of any kind."""
+"""The conversation so far, with a model of any kind."""
 
 
 @final

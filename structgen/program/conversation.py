@@ -97,7 +97,7 @@ class Turns:
 
 
 class BaseConversation:
-    """What was said so far, by the program and by a model of any kind.
+    """The turns so far, of the program and of a model of any kind.
 
     Text goes to the turn that is open: at first the user's, and once the model has answered, the assistant's, which
     the model then continues.
@@ -149,7 +149,7 @@ class BaseConversation:
 
 @final
 class Conversation(BaseConversation):
-    """What was said so far to a model that writes token by token.
+    """The turns of a conversation with an autoregressive model.
 
     The context is brought up to date when the model answers: the key-value cache keeps all that did not change,
     whatever the chat template does to earlier turns.

@@ -117,7 +117,7 @@ class Program(ByName, Generic[Parameters, Value]):
                 "it has nothing to ask",
                 remedy="write the prompt as its docstring, return it, or yield the steps",
             )
-        self.answer  # noqa: B018  an unusable annotation is an error at once
+        self.answer  # noqa: B018  an unusable annotation is an error here
 
     @functools.cached_property
     def answer(self) -> Answer:
@@ -151,12 +151,12 @@ class Program(ByName, Generic[Parameters, Value]):
         return _value(self.run(*args, **kwargs))
 
     def run(self, *args: Any, **kwargs: Any) -> Run[Value]:
-        """Run the program and return the value with all that is known of it.
+        """Run the program and return a ``Run``: the value, and the outcomes of the model's answers.
 
         Raises:
             ProgramError: the arguments do not fit, or the program yields what is no step.
             ArgumentError: ``model`` is no model, such as a name; or a setting has the wrong type.
-            ValidationFailed: the type's own validators refused all that was tried.
+            ValidationFailed: the type's own validators refused every attempt.
             BudgetError: ``max_tokens`` is too small for any answer.
             GenerationError: the prompt is too long for the model; it says by how much.
             ModelError: the model can't be loaded, or refuses the prompt.
@@ -172,7 +172,8 @@ class Program(ByName, Generic[Parameters, Value]):
         Close the generator to stop early: that frees the model's cache.
 
         Raises:
-            ProgramError, ArgumentError: the arguments do not fit; at once.  All else as ``run``, while events are read.
+            ProgramError, ArgumentError: the arguments do not fit; immediately.  All else as ``run``, while events are
+                read.
         """
         changes: dict[str, Any] = {name: kwargs.pop(name) for name in _RESERVED if name in kwargs}
         model = changes.pop("model", None)

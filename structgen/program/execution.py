@@ -39,7 +39,7 @@ __all__ = [
 ]
 
 AnyModel: TypeAlias = "LanguageModel | DiffusionModel | RemoteModel"
-"""What answers a program: it writes token by token, fills canvases, or is on a server."""
+"""A model that answers a program: autoregressive, diffusion, or on a server."""
 
 current_model: ContextVar[AnyModel | None] = ContextVar("current_model", default=None)
 """The model of the program that is running, for those that it calls."""

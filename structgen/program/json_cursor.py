@@ -44,7 +44,7 @@ def path_text(path: Path) -> str:
 
 
 class Located:
-    """What is at a path of a JSON value."""
+    """The value at a path of a JSON value."""
 
     __slots__ = ()
     path: Path
@@ -82,7 +82,7 @@ class FieldEnd:
 
     @property
     def value(self) -> Any:
-        """What ``json.loads`` makes of it."""
+        """Its value by ``json.loads``."""
         return json.loads(self.data)
 
 
@@ -156,7 +156,7 @@ class JsonCursor:
 
     @property
     def data(self) -> bytes:
-        """What was read."""
+        """The text so far."""
         return bytes(self._data)
 
     @property

@@ -243,7 +243,7 @@ class Run(Generic[Value]):
 
     @property
     def thought(self) -> str | None:
-        """What the model thought before its last answer; None if it did not.  ``outcomes`` has all thoughts."""
+        """The model's thought before its last answer; None if there was none.  ``outcomes`` has all thoughts."""
         return self.outcomes[-1].thought if self.outcomes else None
 
     @property

@@ -1,7 +1,4 @@
-"""What the prompt of a program says.
-
-The docstring as a template, and the form of the answer.
-"""
+"""The prompt of a program: its template, its arguments and the description of the answer."""
 
 from __future__ import annotations
 
@@ -33,7 +30,7 @@ Schema.
 DEFAULT_STYLE: Final[Style] = "fields"
 _MAX_CHOICES: Final = 50
 _MAX_DEPTH: Final = 8
-_HASH: Final = re.compile(" [0-9a-f]{12}$")  # at the end of the names of grammars, which tells those of one kind apart
+_HASH: Final = re.compile(" [0-9a-f]{12}$")  # the end of a grammar's name: those of one kind differ in it
 # A small model copies the word for a text as if it were the text: see benchmarks/record/extraction.md.
 _UNTOLD: Final = {"text": "", "text or null": "", "null or text": "", "list of text": ": list"}
 _NAMES: Final = {"string": "text", "integer": "integer", "number": "number", "boolean": "true or false", "null": "null"}

@@ -44,7 +44,7 @@ __all__ = ["think_in_tokens", "think_on_a_canvas", "think_remotely"]
 _PLAIN: Final = "hermes"  # the family whose tags are written as text where the vocabulary has none
 _TAGGED_HINT: Final = "Before you answer, think about it in a few sentences, between <think> and </think>."
 _HINT: Final = "Before you answer, think about it in a few sentences. Do not answer yet."
-_STREAM: Final = 1 << 32  # of the random numbers of a thought, apart from those of tries
+_STREAM: Final = 1 << 32  # of the random numbers of a thought, other than those of tries
 
 
 @final

@@ -128,7 +128,7 @@ def _score_trace(result: Result) -> dict[str, Any]:
 
 
 def _served_trace(result: Served) -> dict[str, Any]:
-    """What is known of a server's answer, without scores."""
+    """The trace of a server's answer, which has no scores."""
     return {
         "logprob": None,
         "log_z": None,

@@ -1,4 +1,4 @@
-"""What a grammar means, stated slowly, and the laws that every matcher obeys.
+"""The reference implementation of grammars, which defines them, and the laws that every matcher obeys.
 
 For users too: run :func:`check_laws` on your own grammar and vocabulary.
 """

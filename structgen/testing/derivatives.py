@@ -1,4 +1,4 @@
-"""Regular languages by their derivatives: membership, completion and emptiness, for the reference.
+"""Regular languages by their derivatives: membership, completion and emptiness, for the reference implementation.
 
 The derivative of a language by a symbol is what may follow that symbol in it; a word belongs to a language
 iff its derivative by the whole word holds the empty string. Intersection and complement need nothing more
@@ -40,7 +40,7 @@ _IRREGULAR_LEADS = (0x80, 0xC2, 0xE0, 0xE1, 0xED, 0xEE, 0xF0, 0xF1, 0xF4, 0xF5)
 
 
 class Kind(Enum):
-    """What an expression denotes; ``data`` and ``parts`` of each are given here."""
+    """The kinds of expressions, with the meaning of ``data`` and ``parts`` for each."""
 
     WORD = auto()  # exactly data: bytes
     ONE = auto()  # one symbol of data: frozenset[Symbol]; the empty set is the empty language
@@ -71,7 +71,7 @@ class Regex:
 
 
 class Algebra:
-    """Makes expressions, and answers what follows a symbol and whether anything does at all."""
+    """Makes expressions, their derivatives by a symbol, and tells which are empty; caches all three."""
 
     def __init__(self) -> None:
         self._interned: dict[tuple[object, ...], Regex] = {}
@@ -110,7 +110,7 @@ class Algebra:
         return joined
 
     def union(self, parts: Iterable[Regex]) -> Regex:
-        """What any of the parts matches; without parts, the empty language."""
+        """The union of the parts; without parts, the empty language."""
         kept = _as_set(Kind.UNION, parts, without=self.nothing)
         if not kept:
             return self.nothing
@@ -119,7 +119,7 @@ class Algebra:
         return self._make_set(Kind.UNION, kept, nullable=any(part.nullable for part in kept))
 
     def intersection(self, parts: Iterable[Regex]) -> Regex:
-        """What each of the parts matches; there must be one."""
+        """The intersection of the parts; there must be one."""
         kept = _as_set(Kind.INTERSECTION, parts, without=None)
         if any(part is self.nothing for part in kept):
             return self.nothing

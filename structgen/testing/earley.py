@@ -1,9 +1,9 @@
-"""Earley's algorithm over the terms of a grammar, for the reference.
+"""Earley's algorithm over the terms of a grammar, for the reference implementation.
 
-Each node of the grammar is a small machine: from a state it may read a symbol, call another node, or end.
-The algorithm keeps all ways of reading the input at once as items (node, state, where the node was
-entered), so any recursion and any ambiguity are welcome. Source: Earley, "An efficient context-free parsing
-algorithm" (1970); empty strings as in Aycock and Horspool, "Practical Earley parsing" (2002).
+Each node of the grammar is a small machine: from a state it may read a symbol, call another node, or end. The algorithm
+keeps all ways of reading the input in parallel, as items (node, state, where the node was entered), so any recursion
+and any ambiguity are welcome. Source: Earley, "An efficient context-free parsing algorithm" (1970); empty strings as in
+Aycock and Horspool, "Practical Earley parsing" (2002).
 
 A ``Distinct`` node ends only where its text repeats nothing, and a ``Label`` node where it decodes to a valid label.
 Then it is no longer true that every item can be completed, so a completion is searched for.
@@ -46,7 +46,7 @@ _ANY = ((0, ir.MAX_CODE_POINT),)
 
 @dataclass(eq=False, slots=True)
 class ItemSet:
-    """What is known between two symbols (Earley's item set); it never changes once it is made.
+    """Earley's item set, between two symbols; it never changes once it is made.
 
     Attributes:
         items: every item that agrees with what was read; none, if nothing can be completed.

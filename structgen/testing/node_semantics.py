@@ -1,4 +1,4 @@
-"""What single kinds of node mean, for both slow definitions of a grammar's meaning.
+"""The meaning of single kinds of nodes, shared by the two reference implementations.
 
 References, ``Label``, ``Distinct``, and the escapes of ``JsonString``.
 """

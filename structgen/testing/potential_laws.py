@@ -1,4 +1,4 @@
-"""The laws that every potential obeys, to run on your own.
+"""The laws that every potential obeys, as functions to run on your own potentials.
 
 >>> import random
 >>> from structgen.testing import check_potential

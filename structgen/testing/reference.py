@@ -1,4 +1,4 @@
-"""What a grammar means, stated slowly: the reference that every fast path is compared with.
+"""The reference implementation: slow, simple, and compared with every fast path.
 
 A :class:`ReferenceMatcher` reads bytes and special tokens one by one and keeps those prefixes that can
 still be completed to a string of the grammar. It shares no code with the engine: rules, sequences, choices
@@ -28,7 +28,7 @@ class ReferenceMatcher:
         grammar: any closed term.
         special: the special tokens of a vocabulary, id to text, so that a ``SpecialToken`` by id and one by text
             are the same symbol.
-        algebra: what is known of regular expressions, for matchers of grammars that are much alike.
+        algebra: expressions and their cached derivatives, which matchers of similar grammars may share.
 
     Raises:
         GrammarError: a reference is unbound, or an intersection, complement or JSON string is recursive.
@@ -50,12 +50,12 @@ class ReferenceMatcher:
 
     @property
     def is_accepting(self) -> bool:
-        """What was read is a string of the grammar."""
+        """Whether the text so far is a string of the grammar."""
         return self._history[-1].is_accepting
 
     @property
     def is_live(self) -> bool:
-        """What was read can be completed; false only at the start of an empty language."""
+        """Whether the text so far can be completed; false only at the start of an empty language."""
         return bool(self._history[-1].items)
 
     def advance(self, byte: int) -> bool:

@@ -88,7 +88,7 @@ class AnyMatcher(Protocol):
         """Take the longest prefix of ``data`` that may come; return its length."""
 
     def validate(self, token_ids: Sequence[int], /) -> int:
-        """How many of the tokens may come, one after the other; nothing is taken."""
+        """How many of the tokens may come, one after the other; the state stays as it is."""
 
     def rollback(self, n: int, /) -> None:
         """Undo the last ``n`` steps."""
@@ -164,7 +164,7 @@ class LawViolation(AssertionError):  # an assertion about the implementation, no
 
 @dataclass(frozen=True, slots=True)
 class ReachedState:
-    """A state that a law is checked in; the check may do to ``matcher`` what it likes."""
+    """A state in which a law is checked; the check may change ``matcher``."""
 
     constraint: AnyConstraint
     matcher: AnyMatcher
@@ -289,14 +289,14 @@ def _shrunk(
 
 
 def snapshot(matcher: AnyMatcher, vocabulary: AnyVocabulary) -> tuple[object, ...]:
-    """What can be seen of a state."""
+    """The observable properties of a state."""
     mask = frozenset(allowed_tokens(matcher, vocabulary.size))
     forced = b"" if matcher.is_terminated else matcher.forced_bytes()
     return mask, matcher.is_accepting, matcher.is_terminated, forced
 
 
 def advance_randomly(matcher: AnyMatcher, at: ReachedState) -> list[int]:
-    """Take up to four tokens of the masks, EOS perhaps; return what was taken."""
+    """Accept up to four tokens of the masks, perhaps EOS; return them."""
     taken: list[int] = []
     for _ in range(at.rng.randint(0, 4)):
         allowed = sorted(allowed_tokens(matcher, at.vocabulary.size))

@@ -1,4 +1,4 @@
-"""A walk down all trees of a batch at once, for the reference implementations of tree kernels."""
+"""A walk down all trees of a batch in parallel, for the reference implementations of tree kernels."""
 
 from __future__ import annotations
 

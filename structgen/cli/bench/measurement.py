@@ -83,7 +83,7 @@ def find_data(chosen: Path | None) -> Path:
     """Return the file to read: ``chosen``, or the one in ``$STRUCTGEN_DATA``, or the one beside the checkout.
 
     Raises:
-        Failure: it is not there.
+        Failure: the file does not exist.
     """
     folder = os.environ.get("STRUCTGEN_DATA")
     path = chosen or (Path(folder) if folder else _BESIDE_CHECKOUT) / _FILE
@@ -137,7 +137,7 @@ Tokenize = Callable[[str], list[int]]
 
 
 class InstanceResult(Enum):
-    """What an engine says of an instance."""
+    """The verdict of an engine on an instance."""
 
     ACCEPTED = "accepted"
     REJECTED = "rejected"
@@ -147,7 +147,7 @@ class InstanceResult(Enum):
 
 @dataclass(slots=True)
 class Tally:
-    """What one engine did; instances are named ``schema#index``.
+    """The results of one engine; instances are named ``schema#index``.
 
     Attributes:
         first_mask: TTFM in microseconds by schema; its keys are the schemas that were compiled.
@@ -187,7 +187,7 @@ def run_case(engine: Engine, tally: Tally, case: Case, tokenize: Tokenize, most:
         compiled = engine.compile(case.schema)
         sequence = engine.start(compiled)
         sequence.fill()
-    except Exception as error:  # any refusal counts, whatever its class in the engine
+    except Exception as error:  # any refusal counts, of any class of the engine's errors
         tally.refused[case.name] = (str(error).splitlines() or [type(error).__name__])[0][:200]
         return
     tally.first_mask[case.name] = (clock() - begin) / 1000

@@ -102,7 +102,7 @@ class Costs:
 @final
 @dataclass(frozen=True, slots=True)
 class Healing:
-    """What the tokens of an output have before the output.
+    """Token healing: the bytes at the end of the prompt that the tokens of the output repeat.
 
     Attributes:
         prefix: the bytes of the prompt's last token.

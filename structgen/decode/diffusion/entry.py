@@ -249,7 +249,7 @@ def _given_canvas(
     canvas: int | ArrayLike | None,
     max_tokens: int | None,
 ) -> int | ArrayLike | None:
-    """The canvas that was asked for; without one, ``max_tokens`` bounds the number of slots.
+    """The requested canvas; by default, ``max_tokens`` bounds the number of slots.
 
     Raises:
         ValueError: both are given.

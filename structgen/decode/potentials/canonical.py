@@ -26,14 +26,14 @@ _MAX_POSITIONS: Final = 256
 
 @final
 class _Position:
-    """What is known after some tokens.
+    """The state after some tokens.
 
     Attributes:
-        matcher, state: after the tokens; the matcher is made when it is asked for.
-        known: what other outputs found out about the two; None if values of earlier text matter.
+        matcher, state: after the tokens; the matcher is made on first use.
+        known: what earlier outputs have computed for this pair; None if values of earlier text matter.
         left: how many tokens are left; None where they are plenty.
         row: the mask of the next token once it is made; ``is_exact`` if it has no other tokens.
-        is_completable: whether it is known that some canonical output begins so.
+        is_completable: whether some canonical output is known to have these tokens as a prefix.
     """
 
     __slots__ = ("_before", "_matcher", "_token", "is_completable", "is_exact", "known", "left", "row", "state")

@@ -105,7 +105,7 @@ class Potential(ABC):
     """
 
     sees: Sees = "tokens"
-    """What scores depend on.  With ``"bytes"``, outputs with the same bytes share a score, whatever their tokens."""
+    """What scores depend on.  With ``"bytes"``, outputs with the same bytes have the same score in any tokenization."""
 
     @property
     def name(self) -> str:

@@ -107,7 +107,7 @@ class Verified:
 
     @cached_property
     def known(self) -> dict[str, Any]:
-        """What one drafter has found in the logits, and others need not find again, by a name for it."""
+        """Results computed from the logits, by name, which several drafters share."""
         return {}
 
 

@@ -151,7 +151,7 @@ class _TimedPass(NamedTuple):
 
 @final
 class DraftCounts:
-    """What the draft tokens of one output cost, and what they saved.
+    """Counts of the draft tokens of one output: their cost and their savings.
 
     Attributes:
         saved: choices that needed no pass.
@@ -339,7 +339,7 @@ class SpeculationRounds:
 
 
 class _Rests:
-    """Which passes a drafter is not asked for, where nothing that it drafts pays.
+    """Passes in which a drafter is skipped, because nothing that it drafts pays.
 
     After four passes of one kind of position without draft tokens that pay for the asking, one pass of two is skipped,
     after eight three of four, and so on up to fifteen of sixteen.  Draft tokens that pay end it.  Where the usual draft
@@ -371,7 +371,7 @@ def _rest(vain: int) -> int:
 def _usual_drafts_pay(cost: CostModel, budget: int, asking: float) -> bool:
     """Whether a chain of up to ``budget`` draft tokens is worth the time of drafting, in passes.
 
-    Each is taken to be accepted in 7 of 10 cases if the one before it is.
+    Each is assumed to be accepted in 7 of 10 cases if the one before it is.
     """
     saved = np.cumsum(_USUAL_RATE ** np.arange(1, budget + 1))
     return bool((saved - (cost.relatives(1 + budget)[2:] - 1.0) > asking).any())

@@ -1,4 +1,4 @@
-"""Samplers: how a token is chosen from the next-token distribution.
+"""Samplers of tokens: how a token is chosen from the next-token distribution.
 
 A sampler is a value; the random numbers are passed in.  ``GumbelMax`` samples with fixed noise: the token is a function
 of the distribution and one key.  ``at_temperature`` sets the temperature for parts of a grammar that have one of their

@@ -1,4 +1,4 @@
-"""Where a document becomes invalid, and what the language allows there, in words."""
+"""The position at which a document becomes invalid, and a description of what the language allows there."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Alternative:
 
 @dataclass(frozen=True, slots=True)
 class Expectation:
-    """What a matcher allows next.
+    """The continuations that a matcher allows.
 
     Attributes:
         alternatives: the readable ones; long lists are cut.
@@ -213,13 +213,13 @@ _LINE_ENDS: Final = (b"\n", b"\r\n")
 
 @dataclass(frozen=True, slots=True)
 class Departure:
-    """The first place of a document that no string of the grammar shares.
+    """The first position at which a document leaves the grammar.
 
     Attributes:
         offset: bytes before it.
         line: its line, from 1.
         column: its column in characters, from 1.
-        found: what stands there; None at the end of the document.
+        found: what the document has there; None at its end.
         expected: what could.
         rules: names of the open rules, outermost first.
         pointer: JSON Pointer of the value that it lies in, of a JSON document that is not too long.

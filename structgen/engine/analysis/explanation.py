@@ -103,7 +103,7 @@ def explanation(
         constraint: compiled for single bytes.
         prefix: what has been written so far.
         token: say also whether this may come next, and if not, where it may.
-        of_tokens: the same grammar, compiled for the vocabulary of a model whose tokens are told of too.
+        of_tokens: the same grammar, compiled for the vocabulary of a model, whose tokens are then explained too.
         is_json: whether the strings are JSON texts.
         max_steps: bytes to read at most to find where ``token`` may come.
     """

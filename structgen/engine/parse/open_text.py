@@ -1,4 +1,4 @@
-"""What the named parts hold while a text is written: what is certain, whatever comes next.
+"""The named parts of an incomplete text: what is certain for every continuation.
 
 A text that is not complete has many parses: those of all strings that begin with it.  ``parts_of_prefix`` finds what
 they have in common.  A *goal* is one node of the grammar from one position to one end, or to an end beyond the text.
@@ -86,7 +86,7 @@ class _Parts:
     ends: Mapping[_Key, tuple[int, int]] = field(default_factory=dict)
 
     def meet(self, other: _Parts | None) -> _Parts:
-        """What this and another derivation share."""
+        """The parts that this and another derivation share."""
         if other is None or other is self:
             return self
         if not self.ends or not other.ends:
@@ -99,7 +99,7 @@ class _Parts:
         return _Parts(self.closed & other.closed, ends)
 
     def join(self, other: _Parts) -> _Parts:
-        """What a derivation of both, one after the other, has."""
+        """The parts of a derivation of both, one after the other."""
         if not other.ends:
             return self
         if not self.ends:
@@ -422,7 +422,7 @@ class _Goals:
         return self._met([beyond, self._demand(value, opened, 0, length, goal).value if length in ends else None])
 
     def _open_string(self, source: ParsedInput, start: int) -> ParsedInput | None:
-        """What a JSON string that begins at ``start`` and does not end says so far; None if there is no such string."""
+        """The decoded text so far of an unfinished JSON string at ``start``; None if there is no such string."""
         key = source.index, start
         if key not in self._open_strings:
             self._open_strings[key] = made = opened_string(source.symbols, start, -1 - len(self._open_strings))

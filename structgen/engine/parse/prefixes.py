@@ -1,4 +1,4 @@
-"""Whether what is left of a text is a prefix of a leaf: of a literal, a character, a JSON string, a token."""
+"""Whether the rest of a text is a prefix of a leaf: of a literal, a character, a JSON string, a token."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _REST_OF_ESCAPE: Final = re.compile(r"(?:\\(?:u[0-9a-fA-F]{0,3})?)?")
 
 
 def opened_string(symbols: str, start: int, index: int) -> ParsedInput | None:
-    """What a JSON string that begins at ``start`` and has not ended says so far, as an input of this index.
+    """The decoded text so far of an unfinished JSON string at ``start``, as an input of this index.
 
     The characters that are complete; None if no JSON string begins so.
     """

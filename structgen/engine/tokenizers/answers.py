@@ -128,7 +128,7 @@ class Answers:
         return isinstance(before, bytes) and self._added.admits(before, token)
 
     def after(self, place_number: int, rules_number: int, token: int, joins: bool) -> int:  # noqa: FBT001
-        """Return the state after a token, which may stand in one piece with the token before it; 0 for none."""
+        """Return the state after a token, which may be in one piece with the token before it; 0 for none."""
         place, states = self._place(place_number), self._rule_states[rules_number]
         if token in self.ends:
             return _START if self._pretokens.ends(place) and self._admits(states, token) else 0

@@ -47,7 +47,7 @@ class Encoding:
 
     Attributes:
         pretokens: where a text may be split.
-        merges: which tokens may stand side by side in a piece.
+        merges: which tokens may be adjacent in a piece.
         rules: what else the text obeys; the rule of added tokens is the first.
         added: added tokens that the tokenizer looks for in the text.
     """

@@ -1,4 +1,4 @@
-"""Which two tokens byte-pair encoding writes side by side: the conflict test on merge trees.
+"""Which two tokens may be adjacent in byte-pair encoding: the conflict test on merge trees.
 
 The token sequence of a piece is canonical iff each token is what its own bytes are encoded as, and so is each
 adjacent pair.  The test of pairs is native (``kernels/native/canonical/token_pairs.h``).
@@ -26,14 +26,14 @@ class Merges:
     """The merges of a tokenizer.
 
     Attributes:
-        pairs: which tokens may stand side by side.
+        pairs: which tokens may be adjacent.
         reachable: whether the bytes of each token alone are encoded as this token, ``[V]``.
 
     Args:
         tokens: the bytes of each token.
         merges: the two parts and the token that they make, the earliest first, and what makes their parts before them.
         units: the tokens that a text consists of before anything is merged; by default those of single bytes.
-        ranks: of the merges, in ascending order; by default each its place.  Of the pairs of a text that have the least
+        ranks: of the merges, in ascending order; by default their indices.  Of the pairs of a text that have the least
             rank the leftmost is merged.
     """
 

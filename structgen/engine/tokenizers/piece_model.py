@@ -42,7 +42,7 @@ class Piece(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PieceModel:
-    """What of a model decides its tokens.
+    """The parts of a model that decide its tokens.
 
     Attributes:
         pieces: those that are text, and bytes.

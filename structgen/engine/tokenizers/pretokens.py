@@ -40,7 +40,7 @@ _Reading: TypeAlias = tuple[_StageState, ...]
 
 
 class Place(NamedTuple):
-    """What may follow tokens, as far as splits decide it.
+    """The state after tokens, as far as splits decide what may follow.
 
     Attributes:
         readings: the number of the set of readings; within a character, of those in which a piece begins with it.
@@ -164,7 +164,7 @@ class Stage:
 
 @final
 class TokenShapes:
-    """What the automaton reads of each token: the classes of its characters, and the bytes left over.
+    """Each token as the automaton reads it: the classes of its characters, and the bytes of incomplete ones.
 
     Attributes:
         of_token: the shape of each token, ``[V]``; 0 for tokens that are no text.
@@ -241,7 +241,7 @@ class Pretokens:
     def after(self, place: Place, token: int, *, joins: bool) -> Place | None:
         """Return the place after a token; None for none.
 
-        ``joins`` is whether it may stand in one piece with the token before it.
+        ``joins`` is whether it may be in one piece with the token before it.
         """
         if place.partial:
             return self._after_tail(place, token) if joins else None

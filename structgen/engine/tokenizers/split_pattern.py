@@ -2,8 +2,8 @@ r"""The regular expressions that split a text before byte pairs are merged, as p
 
 A pattern is matched as the tokenizer's library matches it: from left to right, the first alternative that succeeds,
 each repetition as often as possible.  Read are literals, classes, groups, ``(?i:...)``, alternatives, greedy
-repetitions, and look-aheads at one class.  Which characters a class holds is asked of the library itself, so Unicode
-versions agree.
+repetitions, and look-aheads at one class.  The library itself says which characters a class holds, so Unicode versions
+agree.
 """
 
 from __future__ import annotations

@@ -116,7 +116,7 @@ class Speller:
         """Return the ids of the shortest spelling of ``data``.
 
         Raises:
-            VocabularyError: no sequence of tokens spells ``data``; the error names the byte that is in the way.
+            VocabularyError: no sequence of tokens spells ``data``; the error names the byte that no token has there.
         """
         ids, count = self._ids, len(data)
         unreachable = count + 1

@@ -1,4 +1,4 @@
-"""Rules of canonical texts besides splits and merges: automata over tokens that forbid some texts.
+"""Rules of canonical texts in addition to splits and merges: automata over tokens that forbid some texts.
 
 A tokenizer that normalises never writes a text that is not normal; where added tokens are found in the text first, it
 never spells their contents in other tokens; and with byte fallback it writes a character as bytes only if no piece has
@@ -39,7 +39,7 @@ class TextRule(Protocol):
         """The bytes of texts that are let through from every settled state."""
 
     def after(self, state: Any, token: int) -> Hashable | None:
-        """Return the state after a token; None if the text is forbidden whatever follows."""
+        """Return the state after a token; None if no continuation of the text is allowed."""
 
     def alive(self, state: Any) -> NDArray[np.bool_]:
         """Return the tokens for which ``after`` has a state, ``[V]``."""
@@ -70,7 +70,7 @@ def _characters(data: bytes) -> tuple[str, bytes] | None:
 @final
 @dataclass(frozen=True, slots=True)
 class _Composed:
-    """Where a text stands.
+    """The state after a text.
 
     Attributes:
         starter: the last character with which marks after it may be composed; empty where there is none.
@@ -158,12 +158,12 @@ class ComposedText:
 
 @final
 class _Unicode:
-    """What normalisation knows of characters, asked of the library ``tokenizers``."""
+    """The properties of characters for normalisation, by the library ``tokenizers``."""
 
     def __init__(self) -> None:
         library = need("tokenizers", "to normalise a text as the tokenizer does")
         self._compose, self._decompose = library.normalizers.NFC(), library.normalizers.NFD()
-        # What a character decomposes to is the same in all versions; only those that are new here must be asked about.
+        # Decompositions are the same in all versions of Unicode; the library is only needed for newer characters.
         every = [each for each in map(chr, _ASKED) if _may_change(each)]
         # Between spaces, with which nothing is composed, and which stay.
         composed = self._compose.normalize_str(" ".join(every)).split(" ")

@@ -105,7 +105,7 @@ def answer(what: Any, **options: Any) -> Grammar:
 TOOL_NAME: Final = re.compile(r"[A-Za-z0-9_.:/-]+")
 _MODES: Final = ("none", "auto", "required")
 _SCHEMA_NAMES: Final = ("parameters", "input_schema", "inputSchema")
-"""What the schema of a tool's arguments is called by OpenAI, Anthropic and MCP."""
+"""The name of the field with the schema of a tool's arguments, for OpenAI, Anthropic and MCP."""
 _NO_ARGUMENTS: Final = {"type": "object", "properties": {}, "additionalProperties": False}
 _DEFAULT_LIMITS: Final = Limits()
 _TOOL_STEPS: Final = 60

@@ -24,7 +24,7 @@ _STRUCTURE: Final = re.compile(r'\\.?|["{}\[\]]', re.DOTALL)
 @final
 @dataclass(frozen=True, slots=True)
 class ReplyPiece:
-    """What a reader has read.
+    """The state of a reader.
 
     Attributes:
         kind: ``"thought"`` and ``"text"``: more of it.  ``"call"``: a call begins.  ``"arguments"``: more of its

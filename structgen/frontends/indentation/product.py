@@ -95,7 +95,7 @@ class _Terms:
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
         self.spent = 0
-        # By the ids of the operands, which are held too so that the ids stay taken.
+        # By the ids of the operands, to which it refers too so that the ids are not reused.
         self.applied: dict[tuple[str, tuple[int, ...]], tuple[tuple[Grammar, ...], Grammar]] = {}
 
     def repeated(self, item: Grammar, low: int, high: int | None) -> Grammar:

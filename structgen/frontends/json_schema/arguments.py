@@ -80,7 +80,7 @@ def known_arguments(
 
 @final
 class ValueTypes:
-    """What a schema allows for one value, to read it where the text does not tell its type.
+    """The types that a schema allows for one value, to read it where the text does not show its type.
 
     Attributes:
         types: the types, as bits.

@@ -1,4 +1,4 @@
-"""What the native planner of simple schemas leaves to Python: the terms of simple types, constants and names."""
+"""Parts of simple schemas that the native planner gets from Python: terms of simple types, constants and names."""
 
 from __future__ import annotations
 
@@ -195,7 +195,7 @@ def _names(forms: NormalForm, locations: tuple[Location, ...]) -> NameLanguage:
 
 
 class Keeper(Protocol):
-    """What keeps terms that can be made again."""
+    """The cache of terms that can be rebuilt."""
 
     def forget(self) -> None:
         """Drop them."""

@@ -241,7 +241,7 @@ class LazyDescription(Description):
 def with_copies(schemas: Iterable[int], copies: Iterable[tuple[Json, Json]]) -> set[int]:
     """The identities in ``schemas``, and the corresponding ones in copies.
 
-    ``copies`` are pairs of schemas that are written alike; only parts of the second are in ``schemas``.
+    ``copies`` are pairs of equal schemas; only parts of the second are in ``schemas``.
     """
     result = set(schemas)
     pairs = list(copies)

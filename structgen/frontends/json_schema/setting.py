@@ -1,4 +1,4 @@
-"""What both planners have in common for all documents of one policy and set of limits."""
+"""The state that both planners share for all documents of one policy and set of limits."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ def planned_grammar(  # noqa: PLR0913  what the grammar of a document depends on
 ) -> Described:
     """The grammar of any schema or content; ``registry`` has other documents.
 
-    ``finds_copies`` says whether schemas that are written alike are planned once; ``planner`` how values are written.
+    ``finds_copies`` says whether equal schemas are planned once; ``planner`` how values are written.
     """
     limits = setting.limits
     document = _document(schema, limits)

@@ -1,7 +1,7 @@
 """Lazy lexemes commit: where a lazy lexeme has been read, the text before it belongs to no other lexeme.
 
-A lexer reads all lexemes that may come next at once.  The first match of a lazy one ends it, and the others are given
-up.  As languages: at a position where the lazy lexemes ``U`` may come next, a text of another lexeme ``T`` has no
+A lexer reads all lexemes that may come next in parallel.  The first match of a lazy one ends it, and the others are
+given up.  As languages: at a position where the lazy lexemes ``U`` may come next, a text of another lexeme ``T`` has no
 prefix in ``U``, and a text of a lazy lexeme no proper prefix::
 
     T & ~(U any*)    and    L & ~(U any+)

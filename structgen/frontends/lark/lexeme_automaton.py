@@ -31,7 +31,7 @@ _MAX_ROUNDS: Final = 8
 
 @final
 class Lexeme(Grammar):
-    """What a lexer reads as one piece.
+    """A piece of text that a lexer reads as one.
 
     Attributes:
         item: its texts.

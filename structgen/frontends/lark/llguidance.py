@@ -1,4 +1,4 @@
-r"""What llguidance adds to Lark: attributes of rules, substrings of a text, JSON Schemas and special tokens.
+r"""llguidance's extensions of Lark: attributes of rules, substrings of a text, JSON Schemas and special tokens.
 
 For instance ``name[capture, stop="\\n", max_tokens=10]: ...``.
 """

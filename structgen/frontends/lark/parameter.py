@@ -204,7 +204,7 @@ class ParameterReader:
     """Reads the expressions and conditions of a grammar, each once; both raise as the functions above do."""
 
     def __init__(self) -> None:
-        # By the id of the token, which is held too so that the id stays taken.
+        # By the id of the token, to which it refers too so that the id is not reused.
         self._expressions: dict[int, tuple[Token, _Expression]] = {}
         self._conditions: dict[int, tuple[Token, _Condition]] = {}
 

@@ -117,7 +117,7 @@ class RuleBuilder:
         self._waiting: deque[tuple[str, RuleInstance]] = deque()
         self._references: dict[str, RuleArgument] = {}
         self._depth = 0  # of nested grammars
-        # By the id of the token or node, which is held too so that the id stays taken.
+        # By the id of the token or node, to which it refers too so that the id is not reused.
         self._made: dict[int, tuple[object, Grammar]] = {}
         self._spelled: dict[str, RuleArgument] = {}
         self._parameters = ParameterReader()

@@ -39,7 +39,7 @@ class Flag(IntFlag):
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Dialect:
-    r"""One way to read regular expressions; what a dialect does not name it does not have.
+    r"""A dialect of regular expressions; a feature that it does not name does not exist in it.
 
     Attributes:
         name: its name in options.

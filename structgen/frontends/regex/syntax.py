@@ -88,7 +88,7 @@ class TooManyBlocks(Exception):
 
 
 class Side(NamedTuple):
-    """What an assertion accepts on one side.
+    """The contexts that an assertion accepts on one side.
 
     Attributes:
         at_edge: whether it accepts the edge of the text.

@@ -28,7 +28,7 @@ _MAX_COUNT: Final = (1 << 31) - 1
 @final
 @dataclass(frozen=True, slots=True)
 class End:
-    """What ends the nearest tag around a format: free text inside does not hold it.
+    """The end of the innermost tag around a format, which free text inside it must not contain.
 
     Attributes:
         texts: the strings, the empty one left out.
@@ -176,7 +176,7 @@ _CHECKS: Final = {
     for table in (FIELDS, _OUTER)
     for kind, fields in table.items()
 }
-"""What the fields of each object may hold, and which ones there must be."""
+"""The fields of each object: their values, and which are required."""
 
 
 @final

@@ -24,7 +24,7 @@ from structgen.grammar.visitor import Call, trampoline
 __all__ = ["Note", "read"]
 
 Note: TypeAlias = tuple[str, str, str]
-"""What is enforced: its name, its JSON Pointer, and a clause more."""
+"""An entry of the report: its name, its JSON Pointer, and a note."""
 
 _FORMAT_STEPS: Final = 20
 
@@ -151,7 +151,7 @@ class _Reader:
         return term
 
     def excludes(self, place: Place) -> tuple[str, ...]:
-        """What names and strings of a schema do not hold."""
+        """Texts that names and strings of a schema must not contain."""
         excludes = place.texts("excludes")
         if excludes:
             self.note("excludes", f"{place.pointer}/excludes", "in names and texts, as they are spelled")
@@ -223,7 +223,7 @@ class _Reader:
         return self.token(self.edge(place, "end")) if isinstance(end, dict) else self._end_of(end)[0]
 
     def content(self, place: Place) -> Place:
-        """What stands between the begin and the end of a tag."""
+        """The content between the begin and the end of a tag."""
         end = place.value["end"]
         if isinstance(end, dict):
             stop = End(tokens=(_named(self.edge(place, "end").value["token"]),))
@@ -267,7 +267,7 @@ class _Reader:
         return one.many(least, most, sep=separator) if separator else ir.Repeat(one, least, most)
 
     def stops(self, place: Place) -> tuple[str, ...]:
-        """What free text here does not hold."""
+        """Texts that free text must not contain here."""
         return tuple(dict.fromkeys([*place.texts("excludes"), *place.end.texts]))
 
     def triggered_tags(self, place: Place) -> Call[Grammar]:

@@ -65,7 +65,7 @@ class Tags:
         return f"{self._pointer}{at}"
 
     def field(self, at: int, name: str) -> Any:
-        """What stands in a field of a tag."""
+        """The value of a field of a tag."""
         return self._values[at][name]
 
     def plain_contents(self, policy: JsonPolicy) -> list[Grammar | None]:

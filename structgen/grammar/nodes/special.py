@@ -13,7 +13,7 @@ __all__ = ["Distinct", "JsonString", "Label", "LabelKind", "SpecialToken", "Toke
 MAX_TOKEN_ID: Final = (1 << 31) - 1
 
 LabelKind: TypeAlias = Literal_["a-label", "bidi", "u-label"]
-"""What a :class:`Label` may be."""
+"""The kinds of a :class:`Label`."""
 
 
 @final

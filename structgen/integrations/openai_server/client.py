@@ -148,7 +148,7 @@ class OpenAIServer(Live):
         return f"<remote {self.name}>"
 
     def translation(self, annotation: Any, *, chat: bool = True) -> Translation:
-        """What the server is sent for an annotation, and what of it the server will not enforce.
+        """The request for an annotation, and the parts of it that the server will not enforce.
 
         Raises:
             as ``serve``, and as ``structgen.program.answer_of``.
@@ -412,7 +412,7 @@ def _retry_after(response: httpx.Response) -> float | None:
 
 
 def _message(event: Any, text: str) -> str:
-    """What a server says in an error, wherever it puts it."""
+    """The message of a server's error, from any of the fields that servers use."""
     held = event
     for name in ("error", "message", "detail"):
         if isinstance(held, dict) and held.get(name):

@@ -61,7 +61,7 @@ def gbnf_of(grammar: Grammar) -> str:
 
 
 Kind: TypeAlias = Literal["vllm", "sglang", "llama_server", "openai"]
-"""What the server is."""
+"""The kind of a server."""
 
 Dialect: TypeAlias = Literal["vllm", "vllm_guided", "sglang", "llama_server", "openai"]
 """A kind with the names of its parameters."""

@@ -66,7 +66,7 @@ _DATE: Final = re.compile("date [0-9a-f]{12}")
 @final
 @dataclass(frozen=True, slots=True)
 class Subset:
-    """What a server reads of JSON Schema.
+    """The part of JSON Schema that a server enforces.
 
     Attributes:
         keywords: those that it enforces.
@@ -247,7 +247,7 @@ def _sent_keywords(schema: dict[str, Any], subset: Subset, where: str, losses: l
 
 
 def _problem(keyword: str, value: Any, schema: dict[str, Any], subset: Subset) -> str | None:
-    """What the server does not do about a keyword; None: nothing is missing."""
+    """The loss at a keyword, which the server does not enforce; None if it does."""
     if "$ref" in schema and keyword not in ("$ref", "$defs", "definitions"):
         return "is not enforced beside '$ref'"
     if keyword in subset.refused:

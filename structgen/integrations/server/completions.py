@@ -160,7 +160,7 @@ class _Completion:
         self._extra = {"structgen": report} if report else {}
 
     def _prompt_text(self, task: Task) -> str:
-        """What ``echo`` puts before an answer."""
+        """The text that ``echo`` puts before an answer."""
         return spelled_text(self._service.model.vocabulary, task.tokens) if self._own.echo else ""
 
     def whole(self, tasks: Sequence[Task], answers: Sequence[Answer]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Custom tools: the input of a call is a text, which a grammar may describe.
+"""OpenAI's custom tools: the input of a call is a text, which a grammar may describe.
 
 No family has a form of its own for such calls.  The text is the one argument, ``input``, of a function: a string in the
 notation of the family, so what the client gets is exactly a text of the grammar.

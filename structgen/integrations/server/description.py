@@ -1,4 +1,4 @@
-"""What a request asks for, as a grammar: the descriptions of OpenAI, vLLM, SGLang, llama-server and Ollama.
+"""The grammar of a request: the descriptions of OpenAI, vLLM, SGLang, llama-server and Ollama.
 
 Each field that describes the answer is read or refused by name, and an answer has one description.  Errors name the
 place in the field of the client.
@@ -34,7 +34,7 @@ __all__ = ["Description", "described", "located", "only", "text_grammar"]
 @final
 @dataclass(frozen=True, slots=True)
 class Description:
-    """What an answer may be.
+    """The grammar of an answer, with its origin in the request.
 
     Attributes:
         grammar: all answers.

@@ -1,4 +1,4 @@
-"""Requests that the application answers in this process, without a socket: those of batch files."""
+"""Requests of batch files, which the application answers in this process, without a socket."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ _STORED: Final = ("item_reference", "compaction")
 _THOUGHT: Final = {"role", "content", "reasoning_content"}
 """The members of the message of a thought."""
 _WRITTEN: Final = {"function_call": "arguments", "custom_tool_call": "input"}
-"""What the model writes of a call, by the type of its item."""
+"""The field of a call that the model writes, by the type of its item."""
 _OUTPUTS: Final = tuple(f"{kind}_output" for kind in _WRITTEN)
 
 

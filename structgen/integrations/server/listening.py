@@ -1,4 +1,4 @@
-"""Connections: those that say nothing are closed, and answers that are being written are finished at the end."""
+"""Connections: idle ones are closed, and answers in progress are finished before the server exits."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _HEAD_S: Final = 30.0
 _LINGER_S: Final = 2.0
 """Seconds for which a client that was refused may go on to send its body."""
 _KEEP_ALIVE_S: Final = 30
-"""Seconds for which an idle connection is kept: longer than by clients, which lose a request where both end it at once.
+"""Seconds for which an idle connection is kept: longer than by clients, which lose a request if both close it together.
 
 httpx, and so OpenAI's client, keeps connections for 5 s, as uvicorn does by default.
 """

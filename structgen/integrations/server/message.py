@@ -178,7 +178,7 @@ def messages_of(messages: Sequence[Message], form: Form) -> list[dict[str, Any]]
         content = _text_of(f"{place}.content", message.content) or (message.refusal or "")
         made: dict[str, Any] = {"role": role, "content": content}
         if message.name and role != "tool":
-            made["name"] = message.name  # for templates that tell participants apart
+            made["name"] = message.name  # for templates that distinguish participants
         calls = message.tool_calls
         if not calls and message.function_call is not None:  # what tool_calls has replaced
             calls = [{"function": message.function_call}]

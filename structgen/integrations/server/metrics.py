@@ -1,4 +1,4 @@
-"""What the server counts and logs: ``GET /metrics`` for Prometheus, and a line for each request.
+"""Metrics of the server: ``GET /metrics`` for Prometheus, and a log line for each request.
 
 ``Observed`` wraps the application.  It makes the ``Record`` of a request, which is found as ``record()`` in whatever
 runs on behalf of the request, threads included; when the answer has been sent, or its client has gone, the record is
@@ -35,7 +35,7 @@ _NO_DESCRIPTION: Final = "-" * 8
 @final
 @dataclass(slots=True)
 class Record:
-    """What became of a request so far.
+    """The record of a request so far.
 
     Attributes:
         schema: the first 8 hexadecimal digits of the digest of the grammar; dashes without one.

@@ -120,7 +120,7 @@ class APIError(Exception):
 
 
 def api_error(error: Exception, *, param: str | None = None) -> APIError:
-    """The answer for an error of structgen: what the client has asked for cannot be done."""
+    """The response for an error of structgen: the request cannot be fulfilled."""
     match error:
         case APIError():
             return error
@@ -165,7 +165,7 @@ class StreamOptions(BaseModel):
 
 
 class Options(BaseModel):
-    """What only this server has.
+    """Options that only this server has.
 
     Attributes:
         sampler: of the catalogue, by name; or an object with ``name`` and settings.
@@ -297,7 +297,7 @@ def parsed(kind: type[_Body], data: object) -> _Body:
 
 
 def _unread(body: Body) -> Iterator[str]:
-    """Members of messages and of their parts that nothing reads: clients send back what they were told, and more."""
+    """Members of messages and of their parts that are ignored: clients send back those of responses, and more."""
     for message in getattr(body, "messages", None) or ():
         parts = message.content if isinstance(message.content, list) else ()
         for name, value in (message.model_extra or {}).items():

@@ -177,7 +177,7 @@ def _messages(own: _Own) -> list[dict[str, Any]]:
 
 
 def _nested(given: Mapping[str, Any]) -> dict[str, Any]:
-    """A tool, or the choice of one, as chats have it: what is said of it stands in an object of its own."""
+    """A tool, or the choice of one, in the form of chats: its fields are in a nested object."""
     kind = given.get("type")
     if kind not in ("function", "custom", "allowed_tools"):
         return dict(given)

@@ -1,4 +1,4 @@
-"""The model writes several answers at once; others wait in a queue."""
+"""Runs several answers of the model concurrently; others wait in a queue."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ class Runner:
         self._idle = asyncio.Event()
         self._idle.set()
         self.is_closing = False
-        self.is_over = False  # those who still wait for an answer were told that none comes
+        self.is_over = False  # those that still wait have been told that no answer comes
         self._told: set[Callable[[APIError], object]] = set()
 
     def _check_open(self) -> None:

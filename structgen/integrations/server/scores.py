@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["Answer", "field_event", "ranked", "text_of", "token_scores", "usage"]
 
 _NEVER: Final = -9999.0
-"""What OpenAI's interface says for minus infinity, which JSON does not have."""
+"""Minus infinity in OpenAI's API, since JSON has none."""
 
 
 def text_of(vocabulary: Vocabulary, token: int) -> str:
@@ -67,7 +67,7 @@ def token_scores(vocabulary: Vocabulary, steps: Iterable[Step], top: int) -> lis
 
 
 def field_event(end: FieldEnd) -> dict[str, Any]:
-    """What is said of a field that is final."""
+    """The event of a field that is final."""
     return {"type": "field", "pointer": plain_pointer(end.path), "value": end.value}
 
 
@@ -109,7 +109,7 @@ class Answer:
         return self._result
 
     def report(self, task: Task, *, in_full: bool) -> dict[str, Any] | None:
-        """What the response says under ``structgen`` of this answer.
+        """The member ``structgen`` of this answer in the response.
 
         For who asks for no more, the token from which on the limit decided; None if it decided nothing.
         """

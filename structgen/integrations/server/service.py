@@ -1,4 +1,4 @@
-"""What the endpoints share: the model, the runner, the limits, and how several answers are written."""
+"""The state that the endpoints share: the model, the runner, the limits, the metrics."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ class Service:
 
     Attributes:
         model: the model.
-        name: under which clients know it.
-        runner: lets it write.
+        name: its name in requests and responses.
+        runner: runs its answers.
         limits: of descriptions, which are not trusted.
         tool_family: the family in whose form the model writes calls; None: the one that its chat template shows.
-        metrics: what is counted.
+        metrics: the counters.
     """
 
     model: AnyModel
@@ -76,7 +76,7 @@ class Service:
 
     @property
     def policy(self) -> JsonPolicy:
-        """How JSON is written: white space takes slots of a canvas, and each runs in each pass."""
+        """How JSON is written: compact on a canvas, where every character takes a slot in every pass."""
         return JsonPolicy(whitespace="compact") if self.is_diffusion else JsonPolicy()
 
     @cached_property
@@ -91,10 +91,10 @@ class Service:
             return compile(grammar, self.model.vocabulary, limits=self.limits)
 
     def check_model(self, name: str | None) -> None:
-        """Refuse another model than that of the server.
+        """Refuse a request for another model.
 
         Raises:
-            APIError: it is another one.
+            APIError: the server has another model.
         """
         if name is not None and name != self.name:
             raise APIError(
@@ -110,11 +110,11 @@ class Service:
         Args:
             prompt: tokens of the prompt.
             max_tokens: of the answer.
-            is_stated: whether the request says so.
+            is_stated: whether the request states ``max_tokens``.
             param: the field with the prompt.
 
         Raises:
-            APIError: the context has no room for the prompt and the answer.
+            APIError: the prompt and the answer do not fit into the context.
         """
         if self.model.max_context is None or prompt + max_tokens <= self.model.max_context:
             return max_tokens

@@ -1,4 +1,4 @@
-"""What a request says about sampling, as the ``Task`` of its first answer."""
+"""The sampling settings of a request, as the ``Task`` of its first answer."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ _KNOWN: Final = {
     "function": frozenset({"name", "description", "parameters", "strict"}),
     "custom": frozenset({"name", "description", "format"}),
 }
-"""What is said of tools, by their types."""
+"""The fields that describe tools, by their types."""
 _SHARES: Final = {"minimal": 1 / 8, "low": 1 / 4, "medium": 1 / 2, "high": 3 / 4, "xhigh": 7 / 8}
 """The part of the tokens of a reply that a thought may take, by ``reasoning_effort``."""
 
@@ -332,7 +332,7 @@ class Form:
         limits: Limits,
         vocabulary: Vocabulary,
     ) -> Description:
-        """What a reply may be: thought, calls, and the answer where none are required.
+        """The forms of a reply: thought, calls, and the answer where none are required.
 
         Raises:
             APIError: the schema of a tool cannot be enforced, or an answer could be taken for a call.

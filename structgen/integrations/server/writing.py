@@ -1,6 +1,6 @@
 """One answer while it is written, in a thread: text, traces, scores, fields that are final, marginals, weights.
 
-A diffusion model fills its canvas in any order; what it says is given out in the order of the text.
+A diffusion model fills its canvas in any order; its text is streamed from left to right.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Scored(NamedTuple):
     """Further steps of an answer, each with its score; they may come later than their text.
 
     Attributes:
-        steps: after those of earlier ones.
+        steps: those after the steps of earlier ``Scored`` items.
     """
 
     steps: tuple[Step, ...]
@@ -63,7 +63,7 @@ class Scored(NamedTuple):
 @final
 @dataclass(frozen=True, slots=True)
 class Weighed:
-    """What is known when an answer is complete.
+    """The results of a complete answer.
 
     Attributes:
         marginals: for each field its position and the probability of each of its values; None for those with many.
@@ -75,14 +75,14 @@ class Weighed:
 
 
 Item: TypeAlias = Chunk | Trace | Scored | FieldEnd | Weighed | Result
-"""What an answer consists of; the result comes last."""
+"""A piece of an answer; the result comes last."""
 
 
 @final
 class StopWatch:
     """Finds the stop that ends first in a text that comes in pieces.
 
-    Nothing that may begin a stop is given out.  What is given out does not depend on the pieces.
+    Text that may begin a stop is held back.  The output does not depend on the pieces.
 
     Args:
         stops: texts, none of them empty.
@@ -103,7 +103,7 @@ class StopWatch:
         return given, False
 
     def rest(self) -> str:
-        """What was held, as no stop comes."""
+        """The text that was held back, at the end of the output."""
         return self._held
 
 
@@ -117,7 +117,7 @@ def written(context: Context, task: Task) -> Generator[Item, None, None]:
 
     Args:
         context: the prompt.
-        task: what is wanted.
+        task: the request.
 
     Raises:
         StructgenError: as ``generate``.
@@ -359,7 +359,7 @@ class _CanvasStart:
         self._cursor = JsonCursor()
 
     def add(self, snapshot: Snapshot) -> Iterator[Item]:
-        """What a commit has made final."""
+        """The text that a commit has made final."""
         self._forced.update(map(int, snapshot.forced))
         end, canvas = self._sent, snapshot.canvas
         while end < len(canvas) and canvas[end] != FREE and int(canvas[end]) not in self._vocabulary.eos:

@@ -65,7 +65,7 @@ class GrammarCache:
         self._held: ContentCache[Any] = ContentCache(CONSTRAINTS)
 
     def get(self, key: tuple[str, str]) -> Any:
-        """What is kept for a description, or None."""
+        """The cached result for a description, or None."""
         return self._held.get(key)
 
     def __setitem__(self, key: tuple[str, str], value: Any) -> None:
@@ -73,7 +73,7 @@ class GrammarCache:
             self._held.put(key, value, _BYTES + _BYTES_PER_BYTE * len(key[1]))
 
     def pop(self, key: tuple[str, str], default: Any = None) -> Any:
-        """Nothing: what is not used goes by itself."""
+        """Does nothing: the cache itself drops unused entries."""
         return default
 
     def clear(self) -> None:
@@ -294,7 +294,7 @@ _WRAPPED: Final[tuple[tuple[str, Callable[..., Any], str], ...]] = (
         "reqs retrieve_next_token_cpu retrieve_next_sibling_cpu draft_tokens_cpu vocab_size",
     ),
 )
-"""What is wrapped, by what, and the parameters that it must have.
+"""The functions of SGLang to wrap, the wrappers, and the parameters that each must have.
 
-SGLang's ``HookRegistry`` leaves out what another plug-in has patched before, and says nothing.
+SGLang's ``HookRegistry`` silently skips a function that another plug-in has patched before.
 """

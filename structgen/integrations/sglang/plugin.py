@@ -1,4 +1,4 @@
-"""What SGLang calls: it learns the name ``structgen`` for ``--grammar-backend``."""
+"""Registration with SGLang: the name ``structgen`` for ``--grammar-backend``."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The grammar backend of vLLM: one ``Backend`` for each engine, one ``RequestGrammar`` for each request.
 
-They have the methods of ``StructuredOutputBackend`` and ``StructuredOutputGrammar``, and need neither vLLM nor, but for
-the rows themselves, torch.
+They have the methods of ``StructuredOutputBackend`` and ``StructuredOutputGrammar``, and import no vLLM; torch only to
+allocate rows.
 
 Source: vLLM 0.32, ``vllm/v1/structured_output/backend_types.py``.
 """
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["Backend", "RequestGrammar", "options_of"]
 
 FIELD: Final = "structured_outputs"
-"""The field of a request that describes the answer; vLLM turns others into it."""
+"""The field of a request that describes the answer; vLLM converts other fields into it."""
 _DESCRIBING: Final = ("json", "regex", "choice", "grammar", "json_object", "structural_tag")
 _OPTIONS: Final = ("disable_any_whitespace", "disable_additional_properties", "whitespace_pattern")
 
@@ -50,7 +50,7 @@ class Backend:
 
     Attributes:
         vocabulary: of the model's head, with the EOS ids of the tokenizer.
-        policy: how JSON is written where a request says nothing.
+        policy: how JSON is written, unless a request says otherwise.
         limits: bounds on each description.
         most_drafts: how many draft tokens a request may be given; 0 if drafts cannot be replaced.
     """
@@ -113,7 +113,7 @@ class Backend:
             raise WireError(place, str(error), error) from error
 
     def check(self, params: Any, stop_token_ids: Collection[int] | None, tokens: int | None) -> None:
-        """Refuse a request whose answer cannot be enforced, or takes more than ``tokens``, with the one that ends it.
+        """Refuse a request that cannot be enforced, or whose shortest answer with EOS takes more than ``tokens``.
 
         Raises:
             WireError: with the place in the request, and what to do.
@@ -161,13 +161,13 @@ class Backend:
         return torch.full((max_num_seqs, mask_width(self.vocabulary.size)), -1, dtype=torch.int32)
 
     def buffer_of(self, bitmask: Any) -> RowBuffer:
-        """The buffer of the rows of a tensor, which remembers what was written last as long as that is the same one."""
+        """The row buffer of a tensor; it remembers the last rows as long as vLLM passes the same tensor."""
         if self._buffer is None or self._buffer[0] is not bitmask:
             self._buffer = bitmask, RowBuffer(bitmask.numpy())
         return self._buffer[1]
 
     def destroy(self) -> None:
-        """Let go of the requests whose rows were filled last."""
+        """Drop the references to the requests of the last batch."""
         self._buffer = None
 
 
@@ -192,14 +192,14 @@ class RequestGrammar:
     def begin(self, written: int) -> None:
         """Bound the answer before its first token, after ``written`` tokens that are no part of it.
 
-        What is left after long thoughts may be too little; then the answer is bounded by vLLM alone.
+        After long thoughts the rest may be too short for any answer; then only vLLM bounds it.
         """
         if self.matcher.taken == 0 and self.max_tokens is not None:
             self.matcher.limit_to(max(0, self.max_tokens - written - 1))
         self.is_begun = True
 
     def accept_tokens(self, request_id: str, tokens: list[int]) -> bool:
-        """Take sampled tokens; what follows the end has no effect."""
+        """Accept sampled tokens; those after the end have no effect."""
         del request_id
         return self.matcher.accept(tokens)
 

@@ -85,7 +85,7 @@ RELIED_ON_BY_SERVERS: Final[dict[tuple[str, str], dict[str, tuple[str, ...]]]] =
         "to_beam_search_params": ("self", "max_tokens", "default_sampling_params"),
     },
 }
-"""The same for the process that has the clients; looked at once the backend is chosen, as others do not import it."""
+"""The same for the process with the clients; checked once the backend is chosen, as others do not import it."""
 _FIELDS: Final = (
     *("json", "regex", "choice", "grammar", "json_object", "structural_tag"),
     *("disable_any_whitespace", "disable_additional_properties", "whitespace_pattern"),
@@ -106,7 +106,7 @@ def register() -> None:
     if not found:
         _install()
         return
-    try:  # the name parses, and whoever chooses it is told why it does not work
+    try:  # the name is accepted, and choosing it is an error that says why it does not work
         _add_name()
         _replace(_ARGUMENTS, "create_structured_outputs_config", functools.partial(_refusing, reason=_refusal(found)))
     except (AttributeError, ImportError, TypeError):

@@ -29,7 +29,7 @@ def batch_rows(
     Args:
         manager: vLLM's ``StructuredOutputManager``, whose backend is ``Backend``.
         requests: all requests by id.
-        ids: those that are constrained, in the order of the rows.
+        ids: the constrained requests, in the order of the rows.
         drafts: the draft tokens of each, -1 where padded.
 
     Returns:
@@ -77,9 +77,9 @@ def batch_rows(
 
 
 def _left_rows(buffer: RowBuffer, requests: dict[str, Any], ids: list[str]) -> Sequence[int]:
-    """Fill the rows that one call can fill; those that are left: all, if a matcher meets an error.
+    """Fill the rows in one call; return those that remain: all of them, if a matcher raises an error.
 
-    One by one they show whose it is, and the others go on.
+    Filled one by one, only the request with the error fails.
     """
     try:
         return buffer.fill_owned(requests, ids, _begun)
@@ -97,7 +97,7 @@ def _grammar_of(request: Any) -> RequestGrammar:
 
 
 def _begun(request: Any) -> Matcher:
-    """The matcher of a request, about to have its first row."""
+    """The matcher of a request, whose answer begins with this row."""
     grammar = _grammar_of(request)
     if not grammar.is_begun:
         grammar.begin(request.num_output_tokens)
@@ -111,7 +111,7 @@ def _unpadded(tokens: Sequence[int]) -> Sequence[int]:
 def _fill(
     grammars: Sequence[RequestGrammar], chains: Sequence[Sequence[int]], places: Sequence[int], bitmask: Any
 ) -> None:
-    """Fill the rows of grammars; where others lie between them, elsewhere first."""
+    """Fill the rows of grammars; through a buffer if other rows lie between them."""
     matchers = [grammar.matcher for grammar in grammars]
     rows = sum(len(chain) + 1 for chain in chains)
     if rows == len(bitmask):

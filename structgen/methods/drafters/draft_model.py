@@ -375,7 +375,7 @@ class _ShortRows(DraftRows):
 def shortened(prompt: Sequence[int], question: Sequence[int], setting: ShortContext) -> list[int]:
     """Return the part of a prompt that is read: at most ``setting.tokens`` of its tokens, in order.
 
-    Of equally relevant chunks the later one is taken.
+    Of equally relevant chunks the later one is chosen.
 
     Args:
         prompt: token ids, more than ``setting.tokens``.

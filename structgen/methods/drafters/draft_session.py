@@ -1,4 +1,4 @@
-"""The sequence of a draft model, and the protocol of bridges to draft models with another vocabulary.
+"""The session of a draft model, and the protocol of bridges to draft models with another vocabulary.
 
 A session follows the output; a bridge translates between the vocabularies.
 """

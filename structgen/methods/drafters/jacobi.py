@@ -1,4 +1,4 @@
-"""Jacobi decoding: all tokens of a window at once, each the prediction of the last pass after the drafts before it."""
+"""Jacobi decoding: a window of draft tokens, each replaced in every pass by the prediction after those before it."""
 
 from __future__ import annotations
 

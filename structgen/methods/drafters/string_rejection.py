@@ -122,7 +122,7 @@ def string_distribution(  # noqa: PLR0913  the tables of both vocabularies, and 
 ) -> NDArray[np.float64] | None:
     """Return the distribution of the first target token of the draft model's text, float64 ``[target.size]``.
 
-    At a bound, the text is taken to end there: the probability of a prefix goes to the longest token in it.  Without
+    At a bound, the text is assumed to end there: the probability of a prefix goes to the longest token in it.  Without
     bounds the distribution is exact.
 
     Args:

@@ -1,4 +1,4 @@
-"""Canvases with slots that may stay empty: the completability test of infilling, and its answer for regular languages.
+"""Canvases with slots that may stay empty: the completability test of infilling, solved for regular languages.
 
 The answer for recursive grammars is in ``open_network``; its tables and positions are here.
 """
@@ -154,7 +154,7 @@ def nullable_states(final: list[bool], calls: list[list[tuple[int, int]]]) -> li
 
 
 OPEN: Final = -2
-"""What an open slot holds: an unknown token, or nothing."""
+"""The id of an open slot, which holds an unknown token or nothing."""
 
 
 class OpenLanguage(Protocol):

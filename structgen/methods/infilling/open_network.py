@@ -1,4 +1,4 @@
-"""Canvases with open slots of a recursive grammar, solved by what calls can leave unread."""
+"""Canvases with open slots of a recursive grammar: the completability test by the unread rests of calls."""
 
 from __future__ import annotations
 

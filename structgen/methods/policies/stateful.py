@@ -1,4 +1,4 @@
-"""Commit policies with state: token credit, early exit, and a trained filter of settled slots.
+"""Commit policies with state: token credit, early exit, and a trained filter of slots.
 
 The package contains a filter for the embedded diffusion model.
 

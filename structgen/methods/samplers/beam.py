@@ -260,7 +260,7 @@ class _BeamSearch:
         return penalties
 
     def _gain(self, branch: Branch, token: int) -> float:
-        """What a token adds to the potentials' score of a prefix."""
+        """The change of the potentials' score by a token after a prefix."""
         evaluator = self._branches.evaluator
         if self._branches.is_stop(token):
             return evaluator.complete(branch.hypothesis) - branch.score

@@ -1,4 +1,4 @@
-"""Against repetition in free text: momentum decoding and look-back decoding.
+"""Decoding that avoids repetition in free text: momentum decoding and look-back decoding.
 
 Both use the earlier output, and both act only in free text. In a JSON array of records the same keys must recur; a
 penalty that saw them would treat the structure as a loop.

@@ -1,4 +1,4 @@
-"""Several drafts at the price of one: the model reads a mixture of their last tokens.
+"""Superposed decoding: several drafts for the cost of one, since the model reads a mixture of their last tokens.
 
 Source: E. Shen et al., "Superposed Decoding: Multiple Generations from a Single Autoregressive Inference Pass" (NeurIPS
 2024, arXiv 2405.18400), there without a grammar.

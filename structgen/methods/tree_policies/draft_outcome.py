@@ -1,4 +1,4 @@
-"""The outcomes of drafts, read from the tokens that came, whether the trees were run or not."""
+"""The outcomes of drafts, judged by the tokens of the output, whether the trees were run or not."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ class _SingleAttention:
         self._shape = shape
         self._sums = sums
         entries = part.cache.links[0].segment.entries
-        # The views of all layers are made at once: one slice costs as much as a small attention.
+        # The views of all layers are made together: one slice costs as much as a small attention.
         self._keys, self._values = (entries[:, at, None, :, : part.end].unbind(0) for at in range(2))
         self._new_keys, self._new_values = (entries[:, at, :, part.start : part.end].unbind(0) for at in range(2))
         # The positions that each token attends to; a single token attends to all.

@@ -62,7 +62,7 @@ class RowAlone(Enum):
 
 @dataclass(eq=False, slots=True, weakref_slot=True)
 class Place:
-    """What the cache holds of a sequence.
+    """The cells of a sequence in the cache.
 
     Attributes:
         numbers: of its sequences in llama.cpp: its own, then those of the branches of its tree after the first; none if
@@ -81,7 +81,7 @@ class Place:
 
 
 class Request(NamedTuple):
-    """What one sequence asks of a pass.
+    """The part of one sequence in a pass.
 
     Attributes:
         place: of the sequence.

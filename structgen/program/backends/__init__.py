@@ -32,7 +32,7 @@ __all__ = ["AnswerStream", "LocalAnswerStream", "ProgramSettings", "compact_gram
 
 
 OnCut: TypeAlias = Literal["raise", "mark", "continue"]
-"""What happens where the budget decides a part of an answer."""
+"""The reaction if the budget decides a part of an answer."""
 
 _UNMASKING: Final = Unmasking()
 _GUARD: Final = Guard()
@@ -41,7 +41,7 @@ _GUARD: Final = Guard()
 @final
 @dataclass(frozen=True, slots=True)
 class ProgramSettings:
-    """What holds for all answers of a program unless one says otherwise: see ``structgen.program``.
+    """The settings of all answers of a program, unless one overrides them: see ``structgen.program``.
 
     ``sampler`` is None for the default of the model's kind, ``Greedy()`` or ``Dingo()``; models that fill no canvases
     have no ``unmasking``.

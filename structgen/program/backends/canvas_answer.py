@@ -36,7 +36,7 @@ _ANY_TEXT: Final = Repeat(ANY_CHAR, 0, None)
 
 @final
 class CanvasConversation(BaseConversation):
-    """What was said so far to a model that fills canvases; a denoiser reads one prompt, so nothing is cached."""
+    """The turns of a conversation with a diffusion model; a denoiser reads one prompt, so nothing is cached."""
 
     def __init__(self, model: DiffusionModel, *, chat: bool = True) -> None:
         super().__init__(chat=chat)

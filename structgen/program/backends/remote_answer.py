@@ -64,7 +64,7 @@ class RemoteModel(Protocol):
 
     @property
     def name(self) -> str:
-        """What messages and traces call it."""
+        """The name in messages and traces."""
 
     @property
     def tries(self) -> int:
@@ -91,7 +91,7 @@ class RemoteConversation(BaseConversation):
         self._thought: tuple[str, str] | None = None  # the request for it, and what came
 
     def prompt(self, hint: str = "") -> RemotePrompt:
-        """What the server is sent; the assistant's turn is open from here on.
+        """The messages of the request; the assistant's turn is open from here on.
 
         ``hint`` is said at the end, to this request alone.
 

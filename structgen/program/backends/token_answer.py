@@ -40,7 +40,7 @@ _FORBIDDEN: Final = Violation((), "", "the potentials forbid what it led to")
 class TokenAnswerStream(LocalAnswerStream):
     """Lets a model write an answer token by token: see ``AnswerStream``.
 
-    A field that its type's own validators refuse is taken back at once and sampled again without the tokens that led
+    A field that its type's own validators refuse is removed immediately and sampled again without the tokens that led
     there.  So no refused value stays in the context, and the sampler chooses from the remaining tokens.
 
     Args:
@@ -193,7 +193,7 @@ class TokenAnswerStream(LocalAnswerStream):
                 tokens[:keep], self._bytes_of(tokens[keep : keep + 1]), found.at - offsets[keep], found
             )
             if others is None:
-                self._guard = None  # the grammar wants it to go on; so would all that follows
+                self._guard = None  # the grammar requires more; so it would after every continuation
                 return
             self._limited[path_text(found.path)] = found.reason
             self._generation.reject(keep + 1, keep=keep, also=others)

@@ -1,4 +1,4 @@
-"""What a program reports while it runs.
+"""The events of a program while it runs.
 
 Events, and the fields of a JSON answer validated as soon as they are complete.
 """

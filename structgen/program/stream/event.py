@@ -18,10 +18,10 @@ __all__ = ["Done", "Event", "FieldFinal", "FieldStarted", "ObjectFinal", "Partia
 
 @final
 class Partial:
-    """What an answer holds so far; ``root`` is the place of the whole.
+    """The partial value of an answer; ``root`` is the position of the whole.
 
-    Objects, mappings and lists grow with their parts, and unions of objects from their tag on.  All else is there once
-    it is complete.
+    Objects, mappings and lists grow with their parts, and unions of objects from their tag on.  Other values appear
+    once they are complete.
     """
 
     def __init__(self, root: SchemaNode) -> None:

@@ -227,7 +227,7 @@ class FieldTracker:
 
 
 def field_tracker_of(answer: Answer) -> FieldTracker | None:
-    """What follows the fields of an answer; None where it is text."""
+    """The reader that follows the fields of an answer; None for text."""
     return None if answer.form == "text" or answer.adapter is None else FieldTracker(answer.adapter)
 
 

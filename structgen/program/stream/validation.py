@@ -1,4 +1,4 @@
-"""What pydantic makes of each part of an answer, as soon as the part is complete.
+"""Validation of each part of an answer by pydantic, as soon as the part is complete.
 
 No grammar can know what a type's own validators refuse. If validation waited for the end of the answer, the whole
 answer would have to be sampled again; after a field, only the field is. So each value is validated once, where it ends.
@@ -320,7 +320,7 @@ def schema_root(adapter: TypeAdapter[Any]) -> SchemaNode:
 
 
 def problem_of(error: Any) -> str:
-    """What a ``ValidationError`` says, in one line."""
+    """The message of a ``ValidationError``, in one line."""
     first, *more = error.errors(include_url=False, include_context=False, include_input=False)
     place = ".".join(map(str, first["loc"]))
     text = f"{place}: {first['msg']}" if place else first["msg"]

@@ -22,7 +22,7 @@ from structgen.errors import VocabularyError
 __all__ = ["ReferenceCanonical", "ReferenceMerges", "ReferenceState"]
 
 _NEVER: Final = np.iinfo(np.int32).max
-_MOST_WITNESSES: Final = 8
+_MAX_WITNESSES: Final = 8
 
 
 class ReferenceMerges:
@@ -151,7 +151,7 @@ class ReferenceCanonical:
         return any(
             matcher.validate([self._single[byte]]) == 1
             and (not self._rules or self._has_witness(matcher, state, bytes([byte])))
-            for byte in (firsts[:_MOST_WITNESSES] if self._rules else firsts)
+            for byte in (firsts[:_MAX_WITNESSES] if self._rules else firsts)
         )
 
     def _has_witness(self, matcher: Matcher, state: ReferenceState, begin: bytes) -> bool:

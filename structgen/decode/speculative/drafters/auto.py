@@ -40,7 +40,7 @@ class Combined(Drafter):
     Every draft token is compared with the output later, whether a pass ran it or not.  Its confidence is how often such
     draft tokens were right: from the same drafter, with about the same confidence of the drafter, at the same kind of
     position, or at all positions as long as little is known of the kind.  So the tokens of a bad drafter lose their
-    place in the tree, and win it back when it improves; at first, half of what a drafter says of itself is believed.
+    place in the tree, and win it back when it improves; at first, the confidence that a drafter reports is halved.
 
     Sampled draft tokens are treated as chosen ones and their distributions dropped: selecting among samples would
     change the distribution of the output.
@@ -172,7 +172,7 @@ _STATES: Final = 1 << 14
 
 
 class _Learned:
-    """What is learned for a vocabulary, and the drafters that use it.
+    """The statistics for a vocabulary, and the drafters that use them.
 
     Args:
         tokens: the largest number of tokens of outputs, which stands for the bound of the process.
@@ -198,7 +198,7 @@ class _Learned:
 
 _lock: Final = threading.Lock()
 _memories: Final[weakref.WeakKeyDictionary[Vocabulary, _Learned]] = weakref.WeakKeyDictionary()
-"""What is learned for each vocabulary."""
+"""The statistics for each vocabulary."""
 
 
 def _drafters_of(vocabulary: Vocabulary) -> Combined:

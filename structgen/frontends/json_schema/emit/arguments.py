@@ -41,7 +41,7 @@ __all__ = ["ArgumentPlanner", "Notation", "NotationMarks", "Scalars", "refuse_na
 
 _ANY_TEXT: Final = Repeat(ANY_CHAR)
 _LEAF_STEPS: Final = 60
-"""What a value without subschemas counts as where its term is known; about what planning it takes."""
+"""Steps of a value without subschemas whose term is cached; about the cost of planning it."""
 
 
 class Scalars(NamedTuple):
@@ -59,7 +59,7 @@ class Scalars(NamedTuple):
 
 
 class NotationMarks(NamedTuple):
-    """What the native planner needs of a notation.
+    """A notation in the form of the native planner.
 
     Attributes:
         terms: before a name, after it, after a value, between members, at the end; any name with what precedes it;

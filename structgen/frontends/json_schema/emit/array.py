@@ -51,7 +51,7 @@ class ItemParse(NamedTuple):
 
 
 class _ItemOption(NamedTuple):
-    """What one assertion adds to a parse of an item: its fields, and schemas of the value."""
+    """The part of one assertion in a parse of an item: its fields, and schemas of the value."""
 
     violates: int = 0
     proves: int = 0

@@ -129,7 +129,7 @@ class Syntax:
 
 
 class _Punctuation(NamedTuple):
-    """What is written around values and between them; the names are those of ``Syntax``."""
+    """The punctuation around values and between them; the names are those of ``Syntax``."""
 
     open_object: Grammar
     close_object: Grammar
@@ -143,7 +143,7 @@ class _Punctuation(NamedTuple):
 
 @lru_cache(maxsize=512)
 def _punctuation(policy: JsonPolicy, depth: int) -> _Punctuation:
-    """What is written between the parts of a container inside ``depth`` others."""
+    """The white space between the parts of a container inside ``depth`` others."""
     run = Shared(Repeat(_WHITESPACE, 0, policy.width))
     comma, colon = _marks(policy)
     if policy.whitespace == "indented":

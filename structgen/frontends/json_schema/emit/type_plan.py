@@ -33,7 +33,7 @@ __all__ = ["CLOSED", "DISJUNCT_COST", "ENTRY_COST", "TypePlans"]
 DISJUNCT_COST: Final = 64
 ENTRY_COST: Final = 40
 _ITEM_COST: Final = 16
-"""What a disjunct, a declared name and an item count against ``Limits.grammar_nodes``: about their work, in nodes."""
+"""The cost of a disjunct, a declared name and an item in ``Limits.grammar_nodes``: about their work, in nodes."""
 CLOSED: Final = "additional='forbidden'"
 """How error texts name the policy that forbids undeclared members."""
 

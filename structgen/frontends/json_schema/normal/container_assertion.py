@@ -1,4 +1,4 @@
-"""What one schema asserts of arrays and of objects: bounds, schemas of items and members, complements, annotations."""
+"""Assertions of one schema on arrays and objects: bounds, schemas of items and members, complements, annotations."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ AnyContainerAssertion = TypeVar("AnyContainerAssertion", bound="ContainerAsserti
 
 @dataclass(slots=True, eq=False)
 class ContainerAssertion(ABC):
-    """What one schema says about the values of one type.
+    """The assertions of one schema on the values of one type.
 
     Attributes:
         location: the schema.
@@ -79,7 +79,7 @@ class ContainerAssertion(ABC):
 
 @dataclass(slots=True, eq=False)
 class ArrayAssertion(ContainerAssertion):
-    """What one schema says about arrays; further attributes are in :class:`ContainerAssertion`.
+    """The assertions of one schema on arrays; further attributes are in :class:`ContainerAssertion`.
 
     Attributes:
         prefix: the schemas of the first items, under ``prefix_keyword``.
@@ -171,7 +171,7 @@ def _locations(locations: Iterable[Location | None]) -> tuple[Location, ...]:
 
 @dataclass(slots=True, eq=False)
 class ObjectAssertion(ContainerAssertion):
-    """What one schema says about objects; further attributes are in :class:`ContainerAssertion`.
+    """The assertions of one schema on objects; further attributes are in :class:`ContainerAssertion`.
 
     Attributes:
         properties: the schemas of declared names.

@@ -165,7 +165,7 @@ def _settled(disjunct: Disjunct, before: NameConstraints | None, count: int) -> 
 
 
 class NameConstraints:
-    """What the positive assertions of a disjunct say about names.
+    """The positive assertions of a disjunct on names.
 
     Negated assertions, and the removal of redundant ones, do not change it.
 

@@ -47,7 +47,7 @@ _JOINED: Final = -1
 _MEET_STEPS: Final = 16
 _ORIGINS_A_STEP: Final = 8
 _MEET_COST: Final = 16
-"""What one meet counts against ``Limits.grammar_nodes``."""
+"""The cost of one conjunction of disjuncts in ``Limits.grammar_nodes``."""
 _MANY_DEPENDENTS: Final = 4
 """From this many on, schemas under ``dependentSchemas`` that restrict one name divide its values."""
 

@@ -1,7 +1,7 @@
 """The normal form of schemas: a disjunction of conjunctions, which are called disjuncts.
 
-This module reads each schema once, identifies schemas that are written alike, resolves references and counts the work;
-``expansion`` multiplies out.
+This module reads each schema once, identifies equal schemas, resolves references and counts the work; ``expansion``
+multiplies out.
 
 ``oneOf`` is first read as ``anyOf`` of alternatives that exclude each other.  If the planner finds two alternatives
 that do not, it compares all pairs of that ``oneOf`` and starts again; then each alternative is met with the complement
@@ -42,7 +42,7 @@ __all__ = ["BranchPairs", "DocumentSchemas", "NormalForm", "Relation"]
 
 _NODES_A_STEP: Final = 4
 _MAX_COMPARED_BYTES: Final = 16 << 20
-"""Bytes of schemas that are compared to find those that are written alike."""
+"""Bytes of schemas that are compared to find equal ones."""
 
 BranchPairs: TypeAlias = frozenset[tuple[int, int]]
 """Pairs of alternatives of a ``oneOf``, the lower index first."""
@@ -57,10 +57,10 @@ class Relation(Enum):
 
 
 class DocumentSchemas:
-    """The schemas of a document, which its normal forms share: each is read once, and one stands for all written alike.
+    """The schemas of a document, which its normal forms share: each is read once, equal ones as one.
 
     Attributes:
-        copies: pairs of schemas that are written alike; only the second is planned in conjunctions.
+        copies: pairs of equal schemas; only the second is planned in conjunctions.
         grounded: the schemas for which applying schemas in place is known to terminate, by identity.
         layouts: the layouts of objects that the planner made, by the ids of their assertions.
     """
@@ -111,7 +111,7 @@ class DocumentSchemas:
                 yield applicator.keyword, location
 
     def key(self, location: Location) -> int:
-        """A number that schemas of one resource share if they are written alike, so that their references agree.
+        """A number that equal schemas of one resource share, so that their references agree.
 
         The key of a negated schema is the negative of the key of its complement.
         """
@@ -136,7 +136,7 @@ class DocumentSchemas:
         return first.complement() if location.is_negated else first
 
     def _find_canonical(self, location: Location) -> Location:
-        """The first location that was requested among schemas that are written alike."""
+        """The first location that was requested among equal schemas."""
         schema = location.schema
         first = location.complement() if location.is_negated else location
         try:

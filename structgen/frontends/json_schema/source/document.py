@@ -13,13 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from structgen.errors import GrammarError
 from structgen.frontends.json_schema.source.dialect import Dialect, dialect_named, dialect_of, identity
 from structgen.frontends.json_schema.source.json_value import parse_json, unshared
-from structgen.frontends.json_schema.source.location import (
-    Resource,
-    absolute_uri,
-    pointer_of,
-    shown,
-    without_fragment,
-)
+from structgen.frontends.json_schema.source.location import Resource, absolute_uri, pointer_of, shown, without_fragment
 
 if TYPE_CHECKING:
     from structgen.frontends.json_schema.formats.user_format import StringFormat
@@ -204,7 +198,7 @@ class Document:
 
     @property
     def finds_copies(self) -> bool:
-        """Whether schemas that are written alike are planned once; if undecided, only where no object occurs twice."""
+        """Whether equal schemas are planned once; if undecided, only where no object occurs twice."""
         if self._finds_copies is None:
             self._finds_copies = _is_tree(self.resource.root)
         return self._finds_copies
@@ -347,8 +341,8 @@ class Documents:
     ) -> None:
         """Start with one document; a dialect that is ``chosen`` overrides ``$schema``.
 
-        The formats of the caller are always asserted.  ``finds_copies`` says whether schemas that are written alike are
-        planned once; ``None``: if the schema is a tree.
+        The formats of the caller are always asserted.  ``finds_copies`` says whether equal schemas are planned once;
+        ``None``: if the schema is a tree.
         """
         self.limits = setting.limits
         self.asserts_formats = setting.asserts_formats

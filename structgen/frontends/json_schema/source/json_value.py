@@ -295,7 +295,7 @@ class _JsonParser:
     def _fail(
         self, problem: str, start: int | None = None, end: int | None = None, *, remedy: str | None = None
     ) -> NoReturn:
-        """Raise the error for a fault; without a ``remedy`` the text is not JSON, and what stands there tells why."""
+        """Raise the error for a fault; without a ``remedy`` the text is not JSON, and the characters there say why."""
         start = self.at if start is None else start
         suffix = "" if start < len(self.text) else "; the text ends here"
         raise GrammarSyntaxError(
@@ -313,7 +313,7 @@ _YAML: Final = re.compile(r"\s*(?:---|-\s|[\w$-]+\s*:(?:\s|$))")
 
 
 def _remedy(text: str, at: int, problem: str) -> str:
-    """What to do about a text that is not JSON, by what stands where it ceases to be."""
+    """What to do about a text that is not JSON, by the characters where it becomes invalid."""
     rest, before = text[at : at + 2], text[:at].rstrip()
     word = _WORD.match(text, at)
     if not text.strip():
@@ -356,7 +356,7 @@ class SchemaDump(bytes):
 
 
 def content_of(schema: object, limits: Limits) -> str | SchemaDump | None:
-    """What equal schemas share: their text, or a dump of a dictionary; ``None`` for other values.
+    """A key that equal schemas share: their text, or a dump of a dictionary; ``None`` for other values.
 
     A dictionary is dumped because it may change later, and all that is made of it is read from the dump.
     Equal dumps have equal contents; the converse need not hold, because parts that are one object are dumped once.
@@ -399,7 +399,7 @@ def copied(value: Json) -> Json:
     Complexity: linear in the size of the value; without recursion.
     """
     root = [value]
-    copies: dict[int, tuple[Json, Json]] = {}  # with what was copied, so that its id stays taken
+    copies: dict[int, tuple[Json, Json]] = {}  # with the original, so that its id is not reused
     unfinished: list[Json] = [root]
     while unfinished:
         container = unfinished.pop()

@@ -245,7 +245,7 @@ class Behaviour:
 
 
 class _Reach(NamedTuple):
-    """What a state of a lexer leads to.
+    """The transitions of a state of a lexer.
 
     Attributes:
         places: the nodes, by their places in breadth-first order.

@@ -40,7 +40,7 @@ _Thread: TypeAlias = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Scanner:
-    """What a lexer tries.
+    """The terminals that a lexer tries.
 
     Attributes:
         terminals: in the order in which they are tried.
