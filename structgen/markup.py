@@ -72,7 +72,7 @@ class Piece:
 
     Attributes:
         text: what is shown.
-        kind: how it came about.
+        kind: its origin.
         note: what is shown when the pointer rests on it.
         is_cut: whether the budget excluded other tokens here, or before.
     """

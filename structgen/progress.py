@@ -44,7 +44,7 @@ _REDRAW_S: Final = 0.1
 _TICK_S: Final = 0.5
 _COLUMNS: Final = 24
 _COUNTED: Final = 10_000
-"""From here on units are bytes, and their digits tell nobody anything."""
+"""From here on units are bytes, and are shown rounded."""
 _QUARTERS: Final = 4
 
 

@@ -57,7 +57,7 @@ class Known:
         state: the state of these automata.
         is_completable: whether it is known that some canonical output of the grammar goes through it.
         allowed: the tokens that may follow, or the state if they are many; None until it is computed.
-        plenty: with at least so many tokens left, the budget does not matter; None if no such number is known.
+        plenty: with at least this many tokens left, the budget does not matter; None if no such number is known.
     """
 
     __slots__ = ("__weakref__", "after", "allowed", "is_completable", "plenty", "state")

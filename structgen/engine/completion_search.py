@@ -130,7 +130,7 @@ class CompletionSearch:
 
 
 def search_limit(steps: int, tried: int) -> LimitExceeded:
-    """The error of a search that takes more than ``Limits.steps``, after so many tokens."""
+    """The error of a search that takes more than ``Limits.steps``, after this many tokens."""
     return LimitExceeded(
         "canonical",
         limit="steps",

@@ -17,7 +17,7 @@ class RowBuffer(_native.RowBuffer):
 
     ``RowBuffer(rows)`` takes an int32 array, contiguous, ``[rows, ceil(V / 32)]``.  The row of a matcher is that of
     ``Matcher.fill_mask``, with the budget that ``Matcher.limit`` leaves if it has one; past EOS it allows everything.
-    Nobody else may write to the rows, unless ``forget()`` is called before they are filled again.
+    If other code writes to the rows, it must call ``forget()`` before they are filled again.
 
     ``fill(matchers) -> list[int]`` fills row ``i`` for matcher ``i``, and returns the rows that it cannot fill: those
     whose limit leaves no token, and those that meet a bound of the constraint's limits.  The caller fills these.

@@ -170,7 +170,7 @@ def sampler(constraint: Constraint, *, max_tokens: int | None = None, library: A
 
     Args:
         constraint: compiled for the vocabulary of the model's file: ``Vocabulary.load("model.gguf")``.
-        max_tokens: complete the output within so many tokens, EOS not counted.
+        max_tokens: complete the output within this many tokens, EOS not counted.
         library: the llama.cpp that the chain belongs to, by its functions: the module ``llama_cpp`` of
             ``llama-cpp-python``, or a ``ctypes.CDLL``.  None is the one that ``structgen.load_model`` uses.
 
@@ -254,7 +254,7 @@ class ConstraintSampler:
         self._address = None
 
     def release(self) -> Any:
-        """Return the sampler for ``llama_sampler_chain_add``, and give it up: whoever has it must free it."""
+        """Return the sampler for ``llama_sampler_chain_add``, and give up its ownership: the chain must free it."""
         parameter = self._as_parameter_
         self._address = None
         return parameter

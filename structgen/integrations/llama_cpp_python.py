@@ -62,7 +62,7 @@ class ConstraintLogitsProcessor:
 
     Args:
         constraint: compiled for the vocabulary of the model's file: ``Vocabulary.load("model.gguf")``.
-        max_tokens: complete every output within so many tokens, EOS not counted.
+        max_tokens: complete every output within this many tokens, EOS not counted.
 
     Raises:
         BudgetError: the shortest string takes more than ``max_tokens``.

@@ -53,7 +53,7 @@ class ConstraintLogitsProcessor(Live):
 
     Args:
         constraint: compiled for ``vocabulary(tokenizer)``.
-        max_tokens: complete the output within so many tokens.  Without it, mlx-lm may cut the output off.
+        max_tokens: complete the output within this many tokens.  Without it, mlx-lm may cut the output off.
         prompt_length: tokens at the start that are no output; by default the length at the first call, which is right
             for all functions of mlx-lm.
 

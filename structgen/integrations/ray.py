@@ -55,7 +55,7 @@ def processor(  # noqa: PLR0913  public: each is a keyword with a default
         model: without an engine, the model (see ``Source``); with requests, its name on the server.
         id_column: identifies the rows; for ``CheckpointConfig`` too.  The column keeps its name.
         seed: the seed of each row follows from it and the id.
-        attempts: without an engine: run a row that fails up to so many times.
+        attempts: without an engine: run a row that fails up to this many times.
         batch_size: without an engine: rows in one forward pass.
         concurrency: without an engine: actors.
         num_cpus: without an engine: processors, and so threads, of an actor.

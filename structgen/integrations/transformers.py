@@ -79,7 +79,7 @@ class ConstraintLogitsProcessor(Live, LogitsProcessor):
             EOS id; for a model with several take ``Vocabulary.load(tokenizer, eos=[...])``.
         prompt_length: tokens at the start of every row that are no output; by default the length of the rows
             at the first call, which is right for ``generate``.
-        max_new_tokens: complete every output within so many tokens.  Without it, ``generate`` may cut an output off.
+        max_new_tokens: complete every output within this many tokens.  Without it, ``generate`` may cut an output off.
         pad_token_id: what ``generate`` fills up rows with; by default whatever follows an EOS id.
         strict: whether a row with a token that its mask excluded is an error.  None: it is, but for rows whose
             scores are normalised log-probabilities, as in beam search, where such rows occur if there are fewer

@@ -116,7 +116,7 @@ class Request:
         self.token_ids = tuple(extension.token_ids)
         self.arrived = 0  # passes before it came
         self.done = 0  # tokens that are in the session
-        self.shared = 0  # others wait until so many are
+        self.shared = 0  # others wait until this many are
         self._all_positions = extension.all_positions
         self._tree = extension.tree
         self._is_resident = is_resident
@@ -144,7 +144,7 @@ class Request:
         return self.left == 1 or (self._is_resident and self._all_positions)
 
     def fitting(self, rows: int) -> int:
-        """How many of its tokens fit into so many rows; a tree comes with the last of them, which waits for it."""
+        """How many of its tokens fit into this many rows; a tree comes with the last of them, which waits for it."""
         if self.rows <= rows:
             return self.left
         return 0 if self.is_whole else min(rows, self.left - (self._tree is not None))

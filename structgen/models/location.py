@@ -191,7 +191,7 @@ def configuration(source: str | Path) -> dict[str, Any]:
         else:
             path = local / "config.json"
         held = json.loads(path.read_text("utf-8"))
-    except Exception:  # whoever loads the model says what is wrong; the hub's library has many errors
+    except Exception:  # loading the model reports the problem; the hub's library has many kinds of errors
         return {}
     return held if isinstance(held, dict) else {}
 

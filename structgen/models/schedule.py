@@ -38,7 +38,7 @@ class Times:
         self._token: float | None = None  # what a token of a prompt adds
 
     def note(self, seconds: float, *, prompt_tokens: int, without: float = 1.0) -> None:
-        """Note a pass that has just ended; ``without`` its prompts it takes so many passes over one row."""
+        """Note a pass that has just ended; ``without`` its prompts it takes this many passes over one row."""
         self.ended, self.last = perf_counter(), seconds
         if not prompt_tokens:
             self._row = _mean(self._row, seconds / without)
@@ -57,7 +57,7 @@ class Times:
         return max(0, round(max(self._sequences, waiting)) - 1)
 
     def room(self, passes: float) -> int | None:
-        """How many tokens of prompts take as long as so many passes over one row; None: too few passes say it."""
+        """How many tokens of prompts take as long as this many passes over one row; None: too few passes say it."""
         if self._row is None or not self._token:
             return None
         return int(passes * self._row / self._token)
@@ -119,7 +119,7 @@ class Schedule:
         return pieces
 
     def _prompt_tokens(self, rows: int, workers: int) -> int:
-        """How many tokens of prompts may be added to a pass over so many rows.
+        """How many tokens of prompts may be added to a pass over this many rows.
 
         Ordinary passes are those with all workers, which those that wait with their prompts become.
         """
@@ -138,7 +138,7 @@ class Schedule:
         self._others = self.times.shared(rows, waiting=waiting, workers=max(1, workers))
 
     def company(self, others: int) -> Company:
-        """The other sequences in the next pass of a sequence: at least so many, or more by the last passes."""
+        """The other sequences in the next pass of a sequence: at least this many, or more by the last passes."""
         others = max(others, self._others)
         theirs = round(others * self.times.rows)
         bound = self._bound(1 + others, _LONGEST) if others else None
@@ -155,7 +155,7 @@ class Schedule:
         return self._bounds[sequences, longest]
 
     def _time(self, rows: int) -> float:
-        """The time of a pass over so many rows, in passes over one; 1 where rows cost next to nothing."""
+        """The time of a pass over this many rows, in passes over one; 1 where rows cost next to nothing."""
         return 1.0 if rows < 1 or self._table is None else time_of(self._table, rows)
 
 

@@ -31,7 +31,7 @@ _SIGNALS_S: Final = 0.1
 
 
 class _Abandoned(BaseException):
-    """Nobody waits for the pass any more; no error, so nothing but the thread catches it."""
+    """The caller has stopped waiting for the pass; not an ``Exception``, so that only the thread catches it."""
 
 
 class _Job(Generic[Value]):

@@ -55,7 +55,7 @@ class Ask:
 @final
 @dataclass(frozen=True, slots=True)
 class ForkCommand:
-    """Make ``count`` branches that share all that was said."""
+    """Make ``count`` branches that share the conversation so far."""
 
     count: int
 
@@ -78,7 +78,7 @@ class Branch:
         return BranchCommand(self, text)
 
     def ask(self, annotation: Any, **settings: Any) -> BranchCommand:
-        """Let the model go on with this branch: yield it, and take the value; settings as in ``ask``."""
+        """Let the model continue this branch: yield it, and take the value; settings as in ``ask``."""
         return BranchCommand(self, ask(annotation, **settings))
 
     def turn(self, role: Role, text: str = "") -> BranchCommand:
@@ -136,7 +136,7 @@ def ask(
 
 
 def fork(count: int) -> ForkCommand:
-    """Make branches that share all that was said, to be yielded.
+    """Make branches that share the conversation so far, to be yielded.
 
     Example: ``first, second = yield structgen.fork(2)``.
 

@@ -30,7 +30,7 @@ class Turns:
         chat: whether there are turns; else all text is one.
         closed: the turns that are over, as messages.
         text: of the open turn.
-        transcript: all that was said, in one text.
+        transcript: all turns, in one text.
     """
 
     chat: bool = True
@@ -41,7 +41,7 @@ class Turns:
 
     @property
     def messages(self) -> tuple[dict[str, str], ...]:
-        """All turns, the open one as far as anything was said in it."""
+        """All turns, the open one only if it has text."""
         return (*self.closed, *([{"role": self._role, "content": self.text}] if self.text else []))
 
     @property
@@ -74,7 +74,7 @@ class Turns:
         """See to it that the open turn is the assistant's.
 
         Raises:
-            ProgramError: nothing was said before it.
+            ProgramError: there is no text before it.
         """
         if self._role != _ASSISTANT:
             self._close()
@@ -112,7 +112,7 @@ class BaseConversation:
 
     @property
     def transcript(self) -> str:
-        """All that was said."""
+        """The transcript of all turns."""
         return self._turns.transcript
 
     def say(self, text: str) -> None:
@@ -135,7 +135,7 @@ class BaseConversation:
         """Forget what the model has added and was not ``written``: these tokens, where they are known."""
 
     def read(self) -> None:
-        """Let the model read what was said so far, so that forks need not each do it, if there is a cache."""
+        """Let the model read the conversation so far, so that forks share its cache, if there is one."""
 
     def fork(self) -> Self:
         """Return an independent conversation with the same turns, and what is cached of them."""
@@ -174,10 +174,10 @@ class Conversation(BaseConversation):
     def ready(self, hint: str = "") -> Context:
         """Return the context in which the model is to go on.
 
-        ``hint`` is said at the end of the user's turn, for the answers in the assistant's turn that is then opened.
+        ``hint`` is added to the end of the user's turn, for the answers in the assistant's turn that is then opened.
 
         Raises:
-            ProgramError: nothing was said.
+            ProgramError: the conversation is empty.
             ModelError: the chat template refuses the turns.
         """
         context, turns = self._context, self._turns

@@ -186,7 +186,7 @@ Value = TypeVar("Value")
 _INSTRUCTION: Final = "Extract what is asked for from the document."
 _QUOTE: Final = " Copy texts from it word for word."
 _MAX_TOKENS: Final = 1024
-# The shortest output in tokens is looked for among the quotations too; there are many; after so many steps
+# The shortest output in tokens is looked for among the quotations too; there are many; after this many steps
 # that of the output which is shortest in bytes will do.
 _LIMITS: Final = Limits(distance_steps=10_000)
 

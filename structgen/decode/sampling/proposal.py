@@ -159,13 +159,13 @@ class AWRS:
     probability itself.
 
     Tokens are sampled from the mask.  With ``mask_after`` the matcher too is first queried token by token, as a parser
-    without masks would be.  The mask is filled after so many rejected tokens, or used at once if another particle in
+    without masks would be.  The mask is filled after this many rejected tokens, or used at once if another particle in
     the same state has filled it; the weight is exact then.  This stays unbiased: whatever was rejected, the expected
     weight of the estimator is the same.
 
     Attributes:
-        most_rejects: give up on a particle after so many rejected tokens.  Its weight is zero then, and the weights of
-            others are larger on average, so estimates stay unbiased.  None never gives up.
+        most_rejects: give up on a particle after this many rejected tokens.  Its weight is zero then, and the weights
+            of others are larger on average, so estimates stay unbiased.  None never gives up.
         mask_after: see above; 0 always uses the mask, None never.
 
     Raises:

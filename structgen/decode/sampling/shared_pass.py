@@ -229,7 +229,7 @@ class Outlook(NamedTuple):
     """The expected gain of running a draft tree after one sequence; entry ``d`` is about depth ``d + 1``.
 
     Attributes:
-        shares: estimated probability that the tree has the logits after so many further tokens.
+        shares: estimated probability that the tree has the logits after this many further tokens.
         nodes: number of rows to run at this depth.
         particles: number of particles of the sequence; each takes tokens of its own.
     """
@@ -240,7 +240,7 @@ class Outlook(NamedTuple):
 
 
 def outlook(tree: DraftTree, particles: int = 1) -> Outlook:
-    """Return the outlook of running ``tree`` after a sequence of so many particles."""
+    """Return the outlook of running ``tree`` after a sequence of this many particles."""
     depths = tree.token_tree().depths()
     deepest = 1 + max(depths, default=-1)
     shares, nodes = [0.0] * deepest, [0] * deepest

@@ -363,7 +363,7 @@ class _Rests:
 
 
 def _rest(vain: int) -> int:
-    """How many passes are skipped after so many in vain."""
+    """How many passes are skipped after this many in vain."""
     return (1 << min(vain // _VAIN, _LONGEST_REST)) - 1
 
 

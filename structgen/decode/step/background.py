@@ -27,7 +27,7 @@ Value_co = TypeVar("Value_co", covariant=True)
 
 
 class Stopped(BaseException):
-    """Nobody waits for the work any more; no error, so nothing but ``streamed`` catches it."""
+    """The caller has stopped waiting; not an ``Exception``, so that only ``streamed`` catches it."""
 
 
 @final

@@ -64,8 +64,8 @@ class DraftStats:
 
     Attributes:
         passes: forward passes that ran draft tokens.
-        lengths: by number of tokens, how many of these passes had so many tokens of their tree accepted, forced tokens
-            included.
+        lengths: by number of tokens, how many of these passes had this many tokens of their tree accepted, forced
+            tokens included.
         sources: statistics by drafter; forced tokens belong to no drafter.
         saved_forwards: choices whose logits an earlier pass had computed.
         saved_s: estimated seconds saved: those of the passes that were not needed, less the cost of drafting and of
@@ -342,7 +342,7 @@ def spelled_text(vocabulary: Vocabulary, tokens: Iterable[int]) -> str:
 
 
 def result_pieces(result: Result) -> Iterator[Piece]:
-    """The output for ``structgen.markup``: each token, how it came about, and how probable it was."""
+    """The output for ``structgen.markup``: each token with its origin and its probability."""
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     special, eos, skipped = result.vocabulary.special, result.vocabulary.eos, result.skipped
     commits = () if result.canvas is None else result.canvas.commits

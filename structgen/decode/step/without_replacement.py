@@ -178,7 +178,7 @@ def sample_weighted(
         sampler: the full distribution.
         likeliest: the probability of its likeliest token.
         admits: the predicate.
-        max_rejects: give up after so many rejected tokens; the weight stays unbiased.
+        max_rejects: give up after this many rejected tokens; the weight stays unbiased.
 
     Raises:
         ValueError: ``max_rejects`` is below 1.
@@ -199,7 +199,7 @@ def sample_recursive(
     Args:
         sampler: the distribution; queried tokens are removed from it.
         admits: the predicate.
-        max_rejects: give up after so many rejected tokens; the weight stays unbiased.
+        max_rejects: give up after this many rejected tokens; the weight stays unbiased.
 
     Raises:
         ValueError: ``max_rejects`` is below 1.
@@ -241,7 +241,7 @@ def sample_geometric(
         sampler: the distribution; rejected tokens are removed from it.
         admits: the predicate.
         accepts: at least 2; a larger number reduces the variance of the weight.
-        max_rejects: give up after so many rejected samples, repeated ones included; the weight stays unbiased.
+        max_rejects: give up after this many rejected samples, repeated ones included; the weight stays unbiased.
 
     Raises:
         ValueError: ``accepts`` is below 2, or ``max_rejects`` below 1.

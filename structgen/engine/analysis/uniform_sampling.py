@@ -209,7 +209,7 @@ _MAX_REJECTED: Final = 2_000
 """Rejected samples in a row before a deterministic automaton is used instead."""
 _MAX_NODES: Final = 50_000
 _STATES_PER_NODE: Final = 40
-"""A node of Python takes as long as so many states of the engine."""
+"""A node of Python takes as long as this many states of the engine."""
 
 
 @final

@@ -119,7 +119,7 @@ def simple_grammar(
             planned = simple.plan(text)
     if planned is None:
         return None
-    source = schema if content is None else content  # without content: made from a type, so nobody else can change it
+    source = schema if content is None else content  # without content: made from a type, so no other code can change it
     return Described.deferred(planned[0], DeferredGrammar(source, setting, None, planned[1], python_type, notation))
 
 

@@ -50,7 +50,7 @@ _NOTHING, _CHARACTER, _WHOLE, _REPEAT, _ANCHOR = range(5)
 # to read and to translate as other constructs.
 _CONTEXTUAL_PARTS: Final = 8
 
-# Characters are counted so many at a time, and the ranges of a class in addition.
+# Characters are counted this many at a time, and the ranges of a class in addition.
 _CHARACTERS: Final = 1024
 _STEPS_A_CHARACTER: Final = 2
 _RANGES_A_STEP: Final = 32

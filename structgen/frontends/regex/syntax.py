@@ -79,7 +79,7 @@ CHARACTERS: Final = ~(EDGE | LAST_NEWLINE)
 _FIRST_BLOCK: Final = 4
 _MAX_BLOCKS: Final = 64
 _USES_OF_A_BLOCK: Final = 8
-"""Unions of blocks are remembered; about so many hold each block."""
+"""Unions of blocks are remembered; about this many hold each block."""
 _LINE_FEED: Final = 0x0A
 
 

@@ -262,7 +262,7 @@ def check_key(request: Request, api_key: str) -> None:
 
 
 async def json_body(request: Request, *, max_bytes: int, seconds: float) -> Any:
-    """Read a body of at most ``max_bytes`` bytes, which has so many ``seconds`` to arrive, as JSON.
+    """Read a JSON body of at most ``max_bytes`` bytes, which must arrive within ``seconds``.
 
     RFC 8259 in UTF-8, without what readers understand differently: an object has a name once, numbers are finite,
     and strings are Unicode (no lone surrogates).

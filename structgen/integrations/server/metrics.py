@@ -68,7 +68,7 @@ _record: ContextVar[Record | None] = ContextVar("record", default=None)
 
 
 def record() -> Record:
-    """The record of the request that this code runs for; one that nobody reads outside of a request."""
+    """The record of the current request; outside of a request, one that is discarded."""
     return _record.get() or Record()
 
 

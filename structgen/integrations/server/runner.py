@@ -85,7 +85,7 @@ def shutting_down(message: str = "the server is shutting down") -> APIError:
 class Runner:
     """Runs tasks on a model, up to ``max_running`` of them in the same forward passes.
 
-    A diffusion model fills so many canvases side by side, each in forward passes of its own.
+    A diffusion model fills this many canvases side by side, each in forward passes of its own.
 
     Args:
         model: the model.
@@ -117,7 +117,7 @@ class Runner:
 
     @contextmanager
     def admitted(self, count: int = 1) -> Iterator[None]:
-        """Keep room for so many tasks, which the block prepares and which are run right after it.
+        """Keep room for this many tasks, which the block prepares and which are run right after it.
 
         Raises:
             APIError: the queue is full, or the server is shutting down.
@@ -205,7 +205,7 @@ class Runner:
     def end(self) -> int:
         """Tell all who still wait for answers that the server ends, and return how many answers are left.
 
-        They are not waited for: each ends before its next forward pass, and nobody knows how long this one takes.
+        They are not waited for: each ends before its next forward pass, and the current one may take any time.
         """
         self.is_closing = self.is_over = True
         for tell in list(self._told):
@@ -213,13 +213,13 @@ class Runner:
         return self.running + self.waiting
 
     async def drained(self, grace_s: float = 30.0) -> None:
-        """Refuse new tasks, and wait for the others for so many seconds."""
+        """Refuse new tasks, and wait for the others for this many seconds."""
         self.is_closing = True
         with suppress(TimeoutError):
             await asyncio.wait_for(self._idle.wait(), grace_s)
 
     async def close(self, grace_s: float = 30.0) -> None:
-        """Refuse new tasks, wait for the others for so many seconds, and free the caches if the model is free then."""
+        """Refuse new tasks, wait this many seconds for the others, and free the caches if the model is free then."""
         await self.drained(grace_s)
         if self._batch is not None and self._idle.is_set():
             await asyncio.to_thread(self._batch.close)

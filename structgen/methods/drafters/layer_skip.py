@@ -258,7 +258,7 @@ class Clasp(Drafter):
 
     Attributes:
         skipped: how many layers are skipped.
-        every: the layers are chosen once for so many drafts.
+        every: the layers are chosen once for this many drafts.
         shape: the tree policy.
         trim: the tokens for which a draft computes logits; None for all.
         draws: whether tokens are sampled if the sampler is a ``Multinomial``; otherwise the most probable ones are

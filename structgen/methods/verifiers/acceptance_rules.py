@@ -102,7 +102,7 @@ def select_k_sequentially(
 
 
 def min_rho(p: NDArray[Any], q: NDArray[Any], count: int) -> float:
-    """Return the smallest ``rho`` for so many drafts, up to about a thousandth too large, never too small.
+    """Return the smallest ``rho`` for this many drafts, up to about a thousandth too large, never too small.
 
     Tokens far less probable than the average are left out of ``beta`` if they have at most a millionth together: that
     makes ``rho`` larger, so the choice stays lossless.

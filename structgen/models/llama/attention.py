@@ -34,10 +34,10 @@ product costs as much as copying this many entries."""
 _WORTHWHILE_NATIVELY: Final = 4096
 """The same where nothing is copied."""
 _NATIVE_ROWS: Final = 32
-"""So many rows at most of a sequence attend in native code on a CPU."""
+"""This many rows at most of a sequence attend in native code on a CPU."""
 _FEW: Final = 8
 _SHORT: Final = 192
-"""Sequences with at most so many rows and own entries are copied into one padded tensor and attended to together."""
+"""Sequences with at most this many rows and own entries are copied into one padded tensor and attended to together."""
 
 
 class Attention(Protocol):

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 __all__ = ["Place", "Request", "RowAlone", "Runner"]
 
 _LONG: Final = 64
-"""From so many rows in a call on, llama.cpp's attention on a CPU takes another kernel, with other sums.  So a request
-of fewer tokens never shares a call with so many rows: its logits must not depend on what else runs."""
+"""From this many rows in a call on, llama.cpp's attention on a CPU takes another kernel, with other sums.  So a request
+of fewer tokens never shares a call with this many rows: its logits must not depend on what else runs."""
 _FIRST_CELLS, _FIRST_SEQUENCES = 2048, 16
 _MAX_SEQUENCES: Final = 256
 _MAX_CELLS: Final = 1 << 16
@@ -56,7 +56,7 @@ class RowAlone(Enum):
     NEVER = "never"
 
     def holds(self, threads: int) -> bool:
-        """Whether a call of so many threads may have a single row."""
+        """Whether a call of this many threads may have a single row."""
         return self is RowAlone.ALWAYS or (self is RowAlone.ONE_THREAD and threads == 1)
 
 

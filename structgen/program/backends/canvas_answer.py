@@ -51,12 +51,12 @@ class CanvasConversation(BaseConversation):
         self._ids, self._read = [], 0
 
     def prompt_ids(self, hint: str = "") -> list[int]:
-        """Return the tokens of all that was said; the assistant's turn is open from here on.
+        """Return the tokens of the conversation; the assistant's turn is open from here on.
 
-        ``hint`` is said to the user's turn before it, until the next turn is opened.
+        ``hint`` is added to the user's turn before it, until the next turn is opened.
 
         Raises:
-            ProgramError: nothing was said.
+            ProgramError: the conversation is empty.
             ModelError: the chat template refuses the turns.
         """
         turns, model = self._turns, self.model
@@ -74,7 +74,7 @@ class CanvasConversation(BaseConversation):
         return [*before, *self._ids]
 
     def thought(self, tokens: Sequence[int]) -> None:
-        """Note the tokens of a thought, tags included; they are no part of what was said."""
+        """Note the tokens of a thought, tags included; they are no part of the conversation."""
         self._ids += tokens
 
     def written(self, text: str, tokens: Sequence[int] = ()) -> None:
@@ -100,7 +100,7 @@ class CanvasAnswerStream(LocalAnswerStream):
 
     Args:
         model: the diffusion model.
-        prompt_ids: what was said before.
+        prompt_ids: the tokens of the conversation before the answer.
         answer, settings: see ``AnswerStream``; ``max_tokens`` holds unless ``unmasking`` says how many
             slots there are, and each further try has a stream of random numbers of its own.
         sampler: takes completions.
@@ -236,7 +236,7 @@ class CanvasAnswerStream(LocalAnswerStream):
 
 
 def canvas_sampler(sampler: object, model: DiffusionModel, subject: str) -> AnyCanvasSampler:
-    """Return the sampler of a program's answer: ``Dingo()`` where nothing is said.
+    """Return the sampler of a program's answer, by default ``Dingo()``.
 
     Raises:
         ProgramError: it chooses tokens one by one.

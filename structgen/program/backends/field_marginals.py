@@ -396,8 +396,8 @@ def canvas_marginals(  # noqa: PLR0913  the model, the answer and how it was wri
     says, restricted to the language and to the text before the field, is a distribution of canvases; the probability of
     a value is the mass of the canvases that have it there, whatever tokens spell it and whatever follows.
 
-    The prompt of ``model`` is what was said before, whatever text it is given.  ``temperature`` is that of the
-    distribution of each slot, and ``tail`` says how slots after the output count.
+    The prompt of ``model`` is the conversation before the answer, whatever text it is given.  ``temperature`` is that
+    of the distribution of each slot, and ``tail`` says how slots after the output count.
 
     Complexity: a forward pass for each field, and a language for each of its values.
     """

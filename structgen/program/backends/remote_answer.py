@@ -93,10 +93,10 @@ class RemoteConversation(BaseConversation):
     def prompt(self, hint: str = "") -> RemotePrompt:
         """The messages of the request; the assistant's turn is open from here on.
 
-        ``hint`` is said at the end, to this request alone.
+        ``hint`` is added at the end, in this request only.
 
         Raises:
-            ProgramError: nothing was said.
+            ProgramError: the conversation is empty.
         """
         turns = self._turns
         asked, thought = self._thought or (hint, "")
@@ -134,7 +134,7 @@ class RemoteAnswerStream(AnswerStream):
 
     Args:
         model: the server's model, whose own bound of tries holds too.
-        prompt: what was said so far.
+        prompt: the conversation so far.
         answer, settings: see ``AnswerStream``; each further try takes the next seed.
         sampler: chooses tokens, as far as the server knows it.
     """
@@ -277,7 +277,7 @@ class _ReceivedText:
         return () if self._tracker is None else self._tracker.so_far
 
     def fields(self, value: Any) -> tuple[FieldScore, ...]:
-        """The fields, whose probabilities nobody knows."""
+        """The fields, without probabilities."""
         if self._tracker is None:
             return (FieldScore((), value, 0, len(self.text.encode()), None),)
         cursor = JsonCursor()  # what was reported ahead has no place in the text

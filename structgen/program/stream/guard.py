@@ -17,7 +17,7 @@ __all__ = ["Guard", "GuardReader", "Runaway"]
 _MAX_CYCLE: Final = 8
 """Items of the longest sequence whose repetitions are noticed."""
 _MAX_PHRASE: Final = 512
-"""Bytes of the longest phrase whose repetitions are noticed; so many periods are tried for each byte of a string."""
+"""Bytes of the longest phrase whose repetitions are noticed; this many periods are tried for each byte of a string."""
 _COPIES: Final = 3
 """How often a long phrase may stand in a row."""
 _STRUCTURED: Final = b'"{['

@@ -39,7 +39,7 @@ __all__ = [
 ]
 
 _MEMORY: Final = 16
-"""The mean of the distributions after an n-gram has about the weight of so many passes."""
+"""The mean of the distributions after an n-gram has about the weight of this many passes."""
 
 _MeanTable: TypeAlias = "OrderedDict[tuple[int, ...], tuple[int, dict[int, float]]]"
 

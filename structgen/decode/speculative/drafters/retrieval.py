@@ -131,7 +131,7 @@ _LIKELY: Final = 3
 
 
 def pair_table(most: int = _MAX_PAIRS) -> NGramTable:
-    """A table of what the target predicted after one or two tokens, for so many of these."""
+    """A table of what the target predicted after one or two tokens, for this many of these."""
     return NGramTable(_PAIR, keep=_LIKELY, most=most)
 
 

@@ -249,8 +249,8 @@ def scientific_magnitudes(
 ) -> Grammar:
     """The positive numbers of double precision between two bounds, each with whether it is open.
 
-    With ``shifts``, the point may be up to so many places before or after its normal position, which is after the first
-    nonzero digit: ``0.012e4``, ``1200e-1``.
+    With ``shifts``, the point may be up to this many places before or after its normal position, which is after the
+    first nonzero digit: ``0.012e4``, ``1200e-1``.
     """
     (lowest, low_open), (highest, high_open) = low, high
     smallest = _Normal.of(lowest, is_open=low_open) if lowest >= _SMALLEST else _Normal.of(_SMALLEST, is_open=False)
