@@ -36,7 +36,7 @@ class Turns:
             if turn.acquire(timeout=_LONGEST_S):
                 break
             if taken == self._taken and turn is self._turn:
-                # The thread that holds the turn may block on anything; later it releases a lock that no thread waits for.
+                # The thread with the turn may block on anything; later it releases a lock that no thread waits for.
                 self._turn = turn = Lock()
                 turn.acquire()
                 break
