@@ -337,12 +337,17 @@ def _run(job: Job, lines: LineFile, log: RowLog, workers: int) -> int:
         held, failed = (sum(key in rows for key in lines.places) for rows in (log.finished, log.errors))
         return lines_told(total, done=held - failed, failed=failed, earlier=skipped)
 
+    first = ""
+
     try:
         with _progress(total, skipped, log) as advance:
 
             def finished(_: PromptLine, row: dict[str, Any]) -> None:
+                nonlocal first
                 log.write(row)
                 advance()
+                if not first and isinstance(row.get("error"), str):
+                    first = row["error"]
 
             if skipped < total:
                 left = lines.lines(log.finished)
@@ -352,6 +357,8 @@ def _run(job: Job, lines: LineFile, log: RowLog, workers: int) -> int:
                     run_in_processes(job, left, finished, processes=min(workers, total - skipped))
     except KeyboardInterrupt:
         raise Failure(f"interrupted: {told()}; --resume goes on", INTERRUPTED) from None
+    if first:
+        say("note", f"the first error: {first}")
     click.echo(told(), err=True)
     return FAILED if log.errors else DONE
 

@@ -159,6 +159,7 @@ def _fault_of(values: dict[str, Any], known: Sequence[str]) -> str:
     for name, value in values.items():
         if name not in known:
             rest = '; all else goes into "meta"' if "meta" in known else ""
+            rest = '; the arguments of the program go into "args"' if "args" in known else rest
             return f'there is no "{name}"; {_meant(name, known)}there are {", ".join(known)}{rest}'
         if not _is_sound(name, value):
             return f'"{name}" must be {_KINDS[name][1]}; found {json.dumps(value)[:_MAX_SHOWN]}'

@@ -149,13 +149,15 @@ def test_failures_are_rows(run: Run) -> None:
     status, rows, err = run("--batch-size", "2", "--attempts", "3")
     assert status == 1
     assert "8 lines: 1 done, 7 failed, 0 left" in err
+    assert "note: the first error: in.jsonl:" in err
     assert rows[0]["error"] is None
     wanted = {
         1: "in.jsonl:2: not valid JSON",
         2: "in.jsonl:3: RuntimeError: on purpose",
         3: 'in.jsonl:4: "args": count: ',
         4: "in.jsonl:5: \"args\": there is no 'words'",
-        "e": 'in.jsonl:6: there is no "meta"; there are args, id, max_tokens, seed',
+        "e": 'in.jsonl:6: there is no "meta"; there are args, id, max_tokens, seed; '
+        'the arguments of the program go into "args"',
         6: "in.jsonl:7: max_tokens=1: the shortest output",
         7: "in.jsonl:8: SystemExit: 3",
     }
