@@ -378,6 +378,8 @@ def fill_masks(matchers: Sequence[Matcher], bitmask: Any, *, budget: int | None 
         if not tight or len(tight) < len(matchers):
             _native.fill_masks(matchers, bitmask)
         alone = tight
+    except AttributeError as error:  # something else than a matcher is among them
+        raise wrong_argument("fill_masks", "matchers", matchers) from error
     except LimitExceeded as error:
         if len(matchers) == 1:
             bitmask[0] = 0

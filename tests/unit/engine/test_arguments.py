@@ -68,6 +68,7 @@ BITMASKS: list[Callable[[Matcher, Any], object]] = [
 ]
 MATCHERS: list[Callable[[Any], object]] = [
     lambda matchers: fill_masks(matchers, masks()),
+    lambda matchers: fill_masks(matchers, masks(), budget=3),
     lambda matchers: fill_mask_trees(matchers, [([A], [-1])], masks()),
     lambda matchers: RowBuffer(masks()).fill(matchers),
 ]
