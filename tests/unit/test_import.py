@@ -13,7 +13,6 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from machine_load import slowness
 
 import structgen
 from structgen.grammar.analysis import strongly_connected
@@ -35,9 +34,9 @@ def _modules_after(statement: str) -> set[str]:
 
 
 def test_import_needs_no_library() -> None:
-    """Importing the package imports no library at all."""
+    """Importing the package imports no library at all, and of its own modules the one that finds names."""
     loaded = _modules_after("import structgen")
-    assert "structgen" in loaded
+    assert {name for name in loaded if name.startswith("structgen")} == {"structgen", "structgen.lazy"}
     assert loaded.isdisjoint(_HEAVY)
 
 
@@ -50,12 +49,6 @@ def test_grammars_and_engine_need_no_model_library() -> None:
     )
     assert "structgen.engine.constraint" in loaded
     assert loaded.isdisjoint({"torch", "transformers", "pydantic", "click", "triton", "vllm"})
-
-
-def test_import_is_fast() -> None:
-    """Importing the package takes under 0.3 s beyond the start of Python, the best of three tries."""
-    program = "import time; t = time.perf_counter(); import structgen; print(time.perf_counter() - t)"
-    assert min(float(_in_fresh_process(program)) for _ in range(3)) < 0.3 * slowness()
 
 
 @pytest.mark.parametrize("name", structgen.__all__)
