@@ -34,7 +34,7 @@ _SEEDS: Final = 1 << 63
 _NEW_SEEDS: Final = 1 << 31
 """A request without a seed gets one below."""
 _MAX_SAMPLES: Final = 64
-"""The most outputs that a sampler may write for one answer."""
+"""The largest number of outputs that a sampler may write for one answer."""
 _MAX: Final = 1024
 """The largest number that a setting of a sampler may be."""
 _TRACED: Final = 3
@@ -56,11 +56,12 @@ def task_of(
 
     Args:
         service: the model, and limits.
-        request: what is said about sampling.
-        description: what the answer may be.
+        request: has the sampling settings.
+        description: the grammar of the answer.
         tokens: of the prompt.
         max_tokens: of the answer.
-        top: how many tokens of each step are wanted with their scores; 0: that which was chosen alone; None: no scores.
+        top: how many alternatives of each step are returned with their scores; 0: the chosen token only; None: no
+            scores.
 
     Raises:
         APIError: a setting is unusable, or does not go with another one.
@@ -69,13 +70,7 @@ def task_of(
     if service.is_diffusion:
         return _canvas_task(service, request, description, tokens, max_tokens, has_scores=top is not None)
     options, sampler = request.structgen or Options(), sampler_of(request)
-    for name in ("policy", "block", "reuse"):
-        if getattr(options, name) is not None:
-            wrong(f"structgen.{name}", "it is of diffusion models; the model writes token by token")
-    if options.trace and not request.stream:
-        wrong("structgen.trace", "it is of chats with stream: true")
-    if options.trace and (request.stop or options.sampler is not None):
-        wrong("structgen.trace", "it does not go with stop or structgen.sampler; leave them out")
+    _check_options(request, options)
     constraint = service.compiled(description.grammar)
     is_json = description.kind == "json"
     if not isinstance(sampler, Sampler):
@@ -112,8 +107,23 @@ def task_of(
     return task
 
 
+def _check_options(request: ChatRequest, options: Options) -> None:
+    """Refuse options that need a diffusion model, a stream, or a sampler of tokens.
+
+    Raises:
+        APIError: there is such an option.
+    """
+    for name in ("policy", "block", "reuse"):
+        if getattr(options, name) is not None:
+            wrong(f"structgen.{name}", "it is of diffusion models; the model writes token by token")
+    if options.trace and not request.stream:
+        wrong("structgen.trace", "it is of chats with stream: true")
+    if options.trace and (request.stop or options.sampler is not None):
+        wrong("structgen.trace", "it does not go with stop or structgen.sampler; leave them out")
+
+
 def sampler_of(request: ChatRequest) -> AnySampler:
-    """The sampler for a request: as OpenAI's, its temperature is 1 by default.
+    """The sampler for a request, by default at temperature 1, as in OpenAI's API.
 
     Raises:
         APIError: there is no such sampler, or its settings are unusable.
@@ -150,7 +160,7 @@ def _method(place: str, wanted: str | dict[str, Any], known: Mapping[str, Method
 
 
 def _bounded(sampler: Any) -> AnySampler:
-    """The sampler with no number above what a request may ask for: defaults are for those who own the model."""
+    """The sampler with its numbers cut to the largest that a request may give; its defaults may be larger."""
     values = {each.name: getattr(sampler, each.name) for each in fields(sampler)}
     high = [name for name, value in values.items() if type(value) is int and value > _MAX]
     return replace(sampler, **dict.fromkeys(high, _MAX)) if high else sampler  # type: ignore[no-any-return]
@@ -163,7 +173,7 @@ _OF_TOKENS: Final[Mapping[str, tuple[Any, ...]]] = {
     "repetition_penalty": (1.0,),
     "logit_bias": ({},),
 }
-"""The settings of models that write token by token, with the values that change nothing."""
+"""The settings of autoregressive models, with the values that change nothing."""
 _CANVAS_SAMPLERS: Final = {name: CANVAS_SAMPLERS[name] for name in ("dingo", "posterior")}
 
 

@@ -121,12 +121,7 @@ class _Numbering:
         source = np.concatenate([_NO_STATES, *(sources for sources, _ in singles)])
         target = np.concatenate([_NO_STATES, *(targets for _, targets in singles)])
         of_single = np.repeat(distinct, np.array([len(sources) for sources, _ in singles], dtype=np.int64))
-        others: dict[int, list[tuple[int, StackOrEffect]]] = defaultdict(list)  # by source: effect, outcome
-        for effect in distinct.tolist():
-            found = effects.others(effect)
-            spend(10 * len(found), "tokens of a grammar", f"its network has {states} states")
-            for begin, outcome in found:
-                others[begin].append((effect, outcome))
+        others = self._others(distinct)
         readings = self._readings(outcome for of_source in others.values() for _, outcome in of_source)
         reached = self._reached(_first_ways(source, target, of_single, others), readings)
         state_number = {state: index for index, state in enumerate(reached)}
@@ -143,16 +138,12 @@ class _Numbering:
         rank[reached] = np.arange(len(reached))
         lives = rank[source] < states
         source, target, of_single = rank[source[lives]], rank[target[lives]], of_single[lives]
-        # Classes are numbered by the first state at which their tokens may follow, then by their effects.
-        first = np.full(effects.count, states)
+        first = np.full(effects.count, states)  # by effect, the first state at which its tokens may follow
         np.minimum.at(first, of_single, source)
         for state in reached:
             for effect, _ in others.get(state, ()):
                 first[effect] = min(first[effect], state_number[state])
-        in_order = distinct[np.argsort(first[distinct], kind="stable")]
-        in_order = in_order[first[in_order] < states]
-        class_number = np.zeros(effects.count, dtype=np.int32)
-        class_number[in_order] = 1 + np.arange(len(in_order))
+        class_number = _class_numbers(first, distinct, states)
         moves: list[tuple[int, int, int]] = []
         leaving: list[tuple[int, int, int]] = []
         for state in reached:
@@ -170,7 +161,7 @@ class _Numbering:
             ]
         ).astype(np.int32)
         class_of = class_number[effects.of]
-        classes = len(in_order) + 2
+        classes = int(class_number.max(initial=0)) + 2
         class_of[list(vocabulary.eos)] = classes - 1
         return TokenNetwork(
             states=len(reached),
@@ -182,6 +173,16 @@ class _Numbering:
             leaving=np.array(sorted(leaving), dtype=np.int32).reshape(-1, 3),
             readings=numbered,
         )
+
+    def _others(self, distinct: NDArray[np.intp]) -> dict[int, list[tuple[int, StackOrEffect]]]:
+        """The other pairs of a source and an outcome: by source, each effect with its outcome."""
+        others: dict[int, list[tuple[int, StackOrEffect]]] = defaultdict(list)
+        for effect in distinct.tolist():
+            found = self._effects.others(effect)
+            spend(10 * len(found), "tokens of a grammar", f"its network has {self._network.states} states")
+            for begin, outcome in found:
+                others[begin].append((effect, outcome))
+        return others
 
     def _numbered(
         self,
@@ -274,6 +275,15 @@ class _Numbering:
                 ):
                     return True
         return False
+
+
+def _class_numbers(first: NDArray[np.intp], distinct: NDArray[np.intp], states: int) -> NDArray[np.int32]:
+    """Number the effects as token classes, from 1 on, by the first state, then by the effect; 0 for unreached ones."""
+    in_order = distinct[np.argsort(first[distinct], kind="stable")]
+    in_order = in_order[first[in_order] < states]
+    numbers = np.zeros(len(first), dtype=np.int32)
+    numbers[in_order] = 1 + np.arange(len(in_order))
+    return numbers
 
 
 def _first_ways(

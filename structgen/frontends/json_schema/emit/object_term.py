@@ -63,13 +63,9 @@ def object_term(layout: ObjectLayout, values: Items[Grammar], others: Items[Gram
 
     Complexity: O(names), times the bound on the number of members if there is one.
     """
-    members: list[_Member] = []
-    for entry, value in zip(layout.entries, values, strict=True):
-        if value is EMPTY or entry.is_forbidden:
-            if entry.is_required:
-                return EMPTY
-        else:
-            members.append((entry.key, value, entry.is_required))
+    members = _possible_members(layout, values)
+    if members is None:
+        return EMPTY
     other = EMPTY
     if others:
         regions = zip(layout.others, others, strict=True)
@@ -98,8 +94,40 @@ def object_term(layout: ObjectLayout, values: Items[Grammar], others: Items[Gram
     counts = range(1 if other is EMPTY or bound is None else bound + 1)  # of undeclared members, where they are bounded
     if (len(members) + 1) * (steps + 1) * len(counts) > _MAX_STATES:
         refuse_size(layout)
+    first = _first_member(members, other, syntax, need=need, spare=spare, counts=counts)
+    if first is EMPTY:
+        return Sequence((syntax.open_object, syntax.end_object))
+    some = Sequence((first, syntax.close_object))
+    term = syntax.object(some, may_be_empty=not (required or need))
+    return distinct(term, is_spare=need <= 1, is_endless=True) if compares else term
+
+
+def _possible_members(layout: ObjectLayout, values: Items[Grammar]) -> list[_Member] | None:
+    """The declared members that an object can have; ``None`` if it cannot have a required one."""
+    members: list[_Member] = []
+    for entry, value in zip(layout.entries, values, strict=True):
+        if value is not EMPTY and not entry.is_forbidden:
+            members.append((entry.key, value, entry.is_required))
+        elif entry.is_required:
+            return None
+    return members
+
+
+def _first_member(
+    members: list[_Member], other: Grammar, syntax: Syntax, *, need: int, spare: int | None, counts: range
+) -> Grammar:
+    """The first member with those after it: one chain for each number of members that are not required.
+
+    Args:
+        members: the declared members.
+        other: any undeclared member; ``EMPTY``: there are none.
+        syntax: the punctuation.
+        need: how many members an object must have besides the required ones.
+        spare: how many it may have; ``None``: any number.
+        counts: the numbers of undeclared members, each with a chain of its own; only 0 where these are not bounded.
+    """
     rows: list[_MemberRow] = []  # for one more member, by the number of undeclared members
-    for extra in range(steps, -1, -1):
+    for extra in range(need if spare is None else spare, -1, -1):
         above, rows = rows, []
         for count in reversed(counts):
             declared = above[count] if above else None
@@ -114,12 +142,7 @@ def object_term(layout: ObjectLayout, values: Items[Grammar], others: Items[Gram
                 may_end=extra >= need,
             )
             rows.insert(0, row)
-    first = rows[0].first
-    if first is EMPTY:
-        return Sequence((syntax.open_object, syntax.end_object))
-    some = Sequence((first, syntax.close_object))
-    term = syntax.object(some, may_be_empty=not (required or need))
-    return distinct(term, is_spare=need <= 1, is_endless=True) if compares else term
+    return rows[0].first
 
 
 def may_repeat(spare: int | None, max_others: int | None, syntax: Syntax) -> bool:
