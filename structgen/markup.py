@@ -198,7 +198,7 @@ def _span(text: str, kind: Kind, note: str, *, is_cut: bool) -> str:
 
 
 def _escaped(text: str) -> str:
-    """Text in HTML, in an element or an attribute; what cannot be seen is spelled out, but for line ends."""
+    """Text in HTML, in an element or an attribute; invisible characters are spelled out, except line ends."""
     if not text.isprintable():
         text = "".join(
             character if character == "\n" or unicodedata.category(character) not in _HIDDEN else _spelled(character)

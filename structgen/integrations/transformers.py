@@ -81,10 +81,10 @@ class ConstraintLogitsProcessor(Live, LogitsProcessor):
             at the first call, which is right for ``generate``.
         max_new_tokens: complete every output within this many tokens.  Without it, ``generate`` may cut an output off.
         pad_token_id: what ``generate`` fills up rows with; by default whatever follows an EOS id.
-        strict: whether a row with a token that its mask excluded is an error.  None: it is, but for rows whose
+        strict: whether a row with a token that its mask excluded is an error.  None: it is, except for rows whose
             scores are normalised log-probabilities, as in beam search, where such rows occur if there are fewer
-            continuations than beams; they have score negative infinity and lose against every other.  Pass False
-            where drafts come from a model without the constraint.
+            continuations than beams; they have score negative infinity and lose against every other.  Pass False where
+            drafts come from a model without the constraint.
 
     Raises:
         BudgetError: the shortest string takes more than ``max_new_tokens``.

@@ -238,7 +238,7 @@ class ConstrainedBatching(Live):
         return request_id
 
     def cancel_request(self, request_id: str) -> None:
-        """Drop a request; no output comes of it."""
+        """Drop a request, which then has no output."""
         self.manager.cancel_request(request_id)
         self._open.pop(request_id, None)
 

@@ -342,7 +342,7 @@ class Worker:
         self.leave()
 
     def end_turn(self) -> None:
-        """Let the next worker go on that has its answer."""
+        """Let the next worker continue that has its logits."""
         turn, self.turn = self.turn, None
         if turn is not None:
             turn.release()

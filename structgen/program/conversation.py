@@ -24,11 +24,11 @@ _ASSISTANT: Final = "assistant"
 @final
 @dataclass(slots=True, kw_only=True)
 class Turns:
-    """The turns that are over, and the one that is open: at first the user's.
+    """The closed turns, and the open one: at first the user's.
 
     Attributes:
         chat: whether there are turns; else all text is one.
-        closed: the turns that are over, as messages.
+        closed: the closed turns, as messages.
         text: of the open turn.
         transcript: all turns, in one text.
     """

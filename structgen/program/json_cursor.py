@@ -122,7 +122,7 @@ class JsonCursor:
         return found
 
     def finish(self) -> list[FieldStart | FieldEnd]:
-        """The text is over: a number at the top ends with it."""
+        """Note the end of the text: a number at the top ends with it."""
         found: list[FieldStart | FieldEnd] = []
         if self._scalar is not None and not self._in_string:
             self._end_scalar(len(self._data), found)

@@ -91,7 +91,7 @@ class Loss:
     Attributes:
         where: JSON Pointer into the schema (``#/...``).
         keyword: the keyword.
-        problem: what becomes of it.
+        problem: how the server treats it.
     """
 
     where: str

@@ -1,4 +1,4 @@
-"""The calls of an agent's tools: several side by side, coroutines too; and what the model reads of them."""
+"""The calls of an agent's tools: several in parallel, coroutines too; and their results for the model."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class CallRunner:
             thread.join()
 
     def run(self, requests: Sequence[_Request]) -> list[Call]:
-        """Run some calls side by side; return them in the order of the requests.
+        """Run some calls in parallel; return them in the order of the requests.
 
         A call that raises does not stop the others.  If the agent is cancelled, or interrupted by Ctrl-C, coroutines
         are cancelled, and functions run to their end.

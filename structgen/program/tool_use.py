@@ -276,7 +276,7 @@ def agent(
         tools: functions, or what ``structgen.tool`` makes of them.
         answer: type of the final answer; any that has a JSON form.
         max_steps: the most steps with calls.  After the last one only an answer is possible, and the result says so.
-        parallel: the most calls of one step.  Above 1 a step is ``{"calls": [...]}``, and its calls run side by side:
+        parallel: the most calls of one step.  Above 1 a step is ``{"calls": [...]}``, and its calls run in parallel:
             functions in threads, coroutine functions in an event loop.
         name: what messages and traces call the program.
         **settings: all settings of ``structgen.program`` except ``chat`` and ``describe``; ``max_tokens`` holds for

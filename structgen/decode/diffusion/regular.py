@@ -100,7 +100,7 @@ class Chain:
 
     @property
     def steps(self) -> int:
-        """Elementary steps, but for those of ``forward`` and ``label_masses``: each look at an edge takes a quarter."""
+        """Elementary steps, except those of ``forward`` and ``label_masses``: each look at an edge takes a quarter."""
         return self._native.steps
 
     @property

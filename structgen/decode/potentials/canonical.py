@@ -86,7 +86,7 @@ class Canonical(Potential):
     Args:
         constraint: of the output; its vocabulary has a tokenizer of byte pairs (BPE).
         max_tokens: maximum number of tokens, EOS not counted, within which the output must be complete.  It is heeded
-            once half of the tokens that are left might not do for the grammar alone; None is no limit.
+            once half of the remaining tokens might not suffice for the grammar alone; None is no limit.
 
     Raises:
         ArgumentError: the tokenizer is of a kind whose canonical tokens are not decided exactly.

@@ -146,7 +146,7 @@ class CostModel:
     def may_pay(self, budget: int) -> bool:
         """Return whether up to ``budget`` draft tokens of a pass save time if 7 of 10 are accepted.
 
-        Better drafts are rare, and drafting takes time; where rows cost nearly as much as passes, it would be in vain.
+        Better drafts are rare, and drafting takes time; where rows cost nearly as much as passes, it would not pay.
         """
         return _may_pay(self, budget)
 

@@ -233,7 +233,7 @@ class Stop(ABC):
         """
 
     def learn(self, tree: DraftTree, came: Sequence[int], kind: int) -> None:
-        """Learn from the tokens that came (``Shape.learn``)."""
+        """Learn from the tokens of the output (``Shape.learn``)."""
         del tree, came, kind
 
 

@@ -348,7 +348,7 @@ class _Rests:
     """
 
     def __init__(self) -> None:
-        self._of: dict[int, tuple[int, int]] = {}  # by kind: passes in vain, and how many are to be skipped
+        self._of: dict[int, tuple[int, int]] = {}  # by kind: passes that did not pay, and how many are to be skipped
 
     def skip(self, kind: int, *, is_doubtful: bool) -> bool:
         """Whether to skip the next pass."""
@@ -363,7 +363,7 @@ class _Rests:
 
 
 def _rest(vain: int) -> int:
-    """How many passes are skipped after this many in vain."""
+    """How many passes are skipped after this many that did not pay."""
     return (1 << min(vain // _VAIN, _LONGEST_REST)) - 1
 
 

@@ -198,7 +198,7 @@ class Growth(Protocol):
 class Shape(ABC):
     """A tree policy: decides how a draft tree grows.  A value that any number of drafts may share.
 
-    A drafter with distributions lets it grow a tree, and later passes the tokens that came::
+    A drafter with distributions lets it grow a tree, and later passes the tokens of the output::
 
         tree = self.shape.grow(growth, budget, kind=state.kind)
         ...
@@ -231,7 +231,7 @@ class Shape(ABC):
         """
 
     def learn(self, tree: DraftTree, came: Sequence[int], kind: int) -> None:
-        """Learn from the tokens that came; by default nothing.
+        """Learn from the tokens of the output; by default nothing.
 
         Args:
             tree: as ``grow`` returned it, whether it was run or not.

@@ -70,7 +70,7 @@ def read_reply(
             argument is read by its schema.  Without tools, what is JSON is read as JSON there, and all else as text.
 
     Raises:
-        GrammarError: it is no such reply; the error has the position.  Or a tool is malformed.
+        GrammarError: it is no reply of this family; the error has the position.  Or a tool is malformed.
 
     >>> read_reply('<tool_call>\n{"name": "add", "arguments": {"a": 1}}\n</tool_call>')
     Reply(text='', calls=(ToolCall(name='add', arguments={'a': 1}, id=None),), thought=None)

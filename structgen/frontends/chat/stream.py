@@ -114,7 +114,7 @@ class ReplyReader:
         """Read more of the reply, special tokens written out, and return what is known now.
 
         Raises:
-            GrammarError: it is no such reply.
+            GrammarError: it is no reply of this family.
         """
         self._rest += text
         self._is_last = is_last
@@ -275,7 +275,7 @@ class ReplyReader:
         return False
 
     def _free(self, kind: Literal["thought", "text"], written: FreeText, after: str) -> bool:
-        """Read free text up to its stop; whether that has come.  ``after`` is what stands after the text."""
+        """Read free text up to its stop; return whether the stop was read.  ``after`` is the text from the stop on."""
         at = self._rest.find(written.stop)
         if at >= 0:
             self._say(kind, max(at - written.offset, 0))

@@ -132,7 +132,7 @@ KNOWN: Final[ContentCache[Grammar]] = ContentCache(GRAMMARS)
 
 
 def known_size(content: str | SchemaDump) -> int:
-    """Bytes of a grammar in ``KNOWN``, but for terms that Python made."""
+    """Bytes of a grammar in ``KNOWN``, except for terms that Python made."""
     return _ENTRY_BYTES + _BYTES_PER_BYTE * len(content)
 
 

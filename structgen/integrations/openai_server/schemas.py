@@ -58,7 +58,7 @@ _OF_ONE_TYPE: Final = frozenset(
 )
 _BOUNDS: Final = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
 _LENGTHS: Final = ("minLength", "maxLength")
-# What types call their dates (``structgen.frontends.python_types.pydantic_schema``): those of RFC 3339 but for bounds
+# What types call their dates (``structgen.frontends.python_types.pydantic_schema``): RFC 3339 except for bounds
 # and the year 0.
 _DATE: Final = re.compile("date [0-9a-f]{12}")
 

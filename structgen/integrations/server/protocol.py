@@ -174,7 +174,7 @@ class Options(BaseModel):
         canonical: write only the tokens that the tokenizer itself writes.
         seed: of the sampler, as the field ``seed``.
         report: add to the response what of the description is enforced, and how.
-        trace: each chunk of a stream tells how its tokens came about.
+        trace: each chunk of a stream has the origin of its tokens.
         policy: of a diffusion model, which slots of a canvas are committed together: as ``sampler``.
         block: of a diffusion model, how many slots are filled before those to their right.
         reuse: of a diffusion model that keeps keys and values, which slots a pass runs: as ``sampler``.

@@ -85,7 +85,7 @@ def shutting_down(message: str = "the server is shutting down") -> APIError:
 class Runner:
     """Runs tasks on a model, up to ``max_running`` of them in the same forward passes.
 
-    A diffusion model fills this many canvases side by side, each in forward passes of its own.
+    A diffusion model fills this many canvases concurrently, each in forward passes of its own.
 
     Args:
         model: the model.

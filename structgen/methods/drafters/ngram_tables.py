@@ -76,7 +76,7 @@ class Trials(Locked):
             return dict(self._trials.get((vocabulary.digest, before), {}))
 
     def record(self, vocabulary: Vocabulary, before: tuple[int, ...], proposed: Iterable[int], came: int) -> None:
-        """Record the tokens that were proposed after ``before``, and the token that came."""
+        """Record the tokens that were proposed after ``before``, and the token of the output."""
         with self._lock:
             trials = self._trials.setdefault((vocabulary.digest, before), {})
             self._trials.move_to_end((vocabulary.digest, before))
@@ -345,7 +345,7 @@ class _StandDrafting(Drafting):
         )
 
     def _learn(self, came: Sequence[int]) -> None:
-        """Compare the last draft tokens with the tokens that came."""
+        """Compare the last draft tokens with the tokens of the output."""
         growth, self._growth = self._growth, None
         if growth is None or not came:
             return

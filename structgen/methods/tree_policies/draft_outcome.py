@@ -45,7 +45,7 @@ def cut_to_depth(tree: DraftTree, depth: int) -> DraftTree:
 
 
 class DraftOutcome(NamedTuple):
-    """A draft and the tokens that came.
+    """A draft and the tokens of the output after its root.
 
     Attributes:
         tree: the draft.

@@ -34,7 +34,7 @@ def write_eight_bits(source: Path, target: Path, progress: Progress) -> None:
     """Write a GGUF file with the tensors of ``source``: those of type Q4_1 as Q8_0, the others as they are.
 
     A block of Q4_1 is 32 weights of 4 bits with a scale and a minimum; one of Q8_0 has 8 bits and a scale.  The
-    metadata stay, but for the type of the file.  Source of the formats: ``ggml-common.h`` and ``ggml-quants.c``.
+    metadata stay, except the type of the file.  Source of the formats: ``ggml-common.h`` and ``ggml-quants.c``.
 
     Raises:
         ValueError: the file is damaged, or has tensors of other types than float32, Q4_1 and Q8_0.

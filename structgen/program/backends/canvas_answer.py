@@ -278,6 +278,6 @@ def _refused_prefix(data: bytes, end: FieldEnd) -> Grammar:
     """All texts that begin as ``data`` up to the end of a refused value: a check would refuse them as well."""
     if end.end == len(data):
         return literal(data.decode())
-    # A number may go on with further digits; what follows it tells that it is over.
+    # A number may have further digits; only the text after it shows that it is complete.
     stop = end.end + (data[end.end - 1] in NUMBER_BYTES)
     return literal(data[:stop].decode()) + _ANY_TEXT

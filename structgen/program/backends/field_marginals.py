@@ -171,7 +171,7 @@ class _MarginalQuery:
         budget: how many tokens may follow.
         written: the end of the output, from the start of some token on.
         before: the text from that start up to the position of the value.
-        values: the values by their texts; all that is possible at the position, but for the end of an array.
+        values: the values by their texts; all possible ones at the position, except the end of an array.
     """
 
     context: Context
@@ -304,8 +304,8 @@ def _marginals(queries: Sequence[_MarginalQuery], *, max_passes: int) -> list[di
     Raises:
         GenerationError: the model fails.
 
-    Complexity: one forward pass of few tokens for each spelling of a prefix that several values share, but for the
-        least probable of them, which are negligible together.
+    Complexity: one forward pass of few tokens for each spelling of a prefix that several values share, except the least
+        probable of them, which are negligible together.
     """
     searches = [_MarginalSearch(query) for query in queries]
     with closing(_BranchContexts()) as contexts:

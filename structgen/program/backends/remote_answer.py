@@ -119,7 +119,7 @@ class RemoteConversation(BaseConversation):
 
 
 class _Rejected(Exception):
-    """The text that came does not do."""
+    """The text of the server is not a valid answer."""
 
     def __init__(self, path: Path, text: str, problem: str) -> None:
         self.violation = Violation(path, text, problem)
@@ -224,7 +224,7 @@ class _ReceivedText:
         self._in_string = self._escaped = False
         self._last = 0  # the last byte that is no whitespace between values
         self._after_space = False
-        self._space = b""  # that came last, and that the cursor has not read
+        self._space = b""  # received last, and not yet read by the cursor
         self.text = ""
 
     @property
@@ -287,7 +287,7 @@ class _ReceivedText:
         )
 
     def _without_space(self, data: bytes) -> bytes:
-        """The bytes without whitespace, but for that within a word or a number, which the automaton is to refuse."""
+        """The bytes without whitespace, except that within a word or a number, which the automaton is to refuse."""
         kept = bytearray()
         for byte in data:
             if self._in_string:

@@ -172,7 +172,7 @@ class FieldTracker:
         return self._events(self._cursor.feed(data), matcher)
 
     def finish(self) -> Iterator[FieldStarted | FieldFinal]:
-        """The text is over.
+        """Note the end of the text.
 
         Raises:
             ValueRefused: as ``read``.
@@ -191,7 +191,7 @@ class FieldTracker:
         yield from self._events_ahead(matcher)
 
     def _new_events(self, found: list[FieldStart | FieldEnd]) -> Iterator[FieldStarted | FieldFinal]:
-        """Events for what begins and ends, but for those that were reported ahead."""
+        """Events for the fields that begin and end, except those that were reported ahead."""
         known = min(self._ahead_count, len(found))
         self._ahead_count -= known
         for event in found[known:]:

@@ -346,7 +346,7 @@ def _validator(schema: Any, config: Any, definitions: Mapping[str, Any]) -> Sche
 
 
 def _within(schema: Any, definitions: Mapping[str, Any], but_for: Collection[str] = ()) -> Iterator[Mapping[str, Any]]:
-    """All schemas that a schema is made of, those that it refers to included, but for those within some kinds."""
+    """All schemas that a schema is made of, with those that it refers to, except those within some kinds."""
     stack: list[Any] = [schema]
     seen: set[str] = set()
     while stack:

@@ -59,7 +59,7 @@ class Chart:
         max_steps: limit on ``steps``; a chart that needs more is left incomplete, and must not be read.
 
     Attributes:
-        steps: blocks of eight masses that were added or compared, but for those of ``label_shares``.
+        steps: blocks of eight masses that were added or compared, except those of ``label_shares``.
 
     Only what a parse from the start may need is computed: fewer rows, the more slots hold one token.
 

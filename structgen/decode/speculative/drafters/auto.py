@@ -111,7 +111,7 @@ class _CombinedDrafting(Drafting):
             drafting.close()
 
     def _learn(self, came: tuple[int, ...]) -> None:
-        """Compare the last draft tokens with the tokens that came."""
+        """Compare the last draft tokens with the tokens of the output."""
         outcomes: list[tuple[Hashable, bool]] = []
         for name, tree in self._proposed:
             for parent, token in zip((ROOT, *tree.follow(came)), came, strict=False):

@@ -346,7 +346,7 @@ TableLookup: TypeAlias = Callable[[tuple[int, ...], int, GrammarPosition], Table
 
 
 class LookupOutcome(NamedTuple):
-    """The token that came at a position where the table was queried.
+    """The token of the output at a position where the table was queried.
 
     Attributes:
         depth: the number of draft tokens before the position.
@@ -391,7 +391,7 @@ class TableGrowth:
         return [self._distribution(tree, node) for node in nodes]
 
     def outcomes(self, came: Sequence[int]) -> Iterator[LookupOutcome]:
-        """Compare the returned candidates with the tokens that came after the draft began."""
+        """Compare the returned candidates with the tokens of the output since the draft began."""
         node: int | None = ROOT
         index = 0
         while node is not None and node in self._records:

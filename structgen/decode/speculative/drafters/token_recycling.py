@@ -167,7 +167,7 @@ class _RecyclingDrafting(Drafting):
         drafter.store.learn(self._vocabulary, successors.items())
 
     def _learn(self, came: Sequence[int]) -> None:
-        """Compare the last draft tokens with the tokens that came, including those that were not run."""
+        """Compare the last draft tokens, also those that were not run, with the tokens of the output."""
         growth, self._growth = self._growth, None
         if growth is None or not came:
             return
