@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Self
+from typing import Any, Final, Self
 
 __all__ = [
     "AnswerCut",
@@ -324,10 +324,14 @@ def error_values(error: StructgenError) -> dict[str, object]:
     return {"kind": type(error).__name__, "message": str(error), **named}
 
 
-def caret(text: str, span: tuple[int, int], *, width: int = 72) -> str:
+_WIDTH: Final = 72
+"""Characters of a line in an error."""
+
+
+def caret(text: str, span: tuple[int, int]) -> str:
     """Draw the line of ``text`` that holds ``span`` with carets under it.
 
-    Lines longer than ``width`` characters are cut around the span, marked by ``...``.
+    Lines longer than 72 characters are cut around the span, marked by ``...``.
     """
     start, end = max(0, min(span[0], len(text))), max(0, min(span[1], len(text)))
     line_start = text.rfind("\n", 0, start) + 1
@@ -336,11 +340,11 @@ def caret(text: str, span: tuple[int, int], *, width: int = 72) -> str:
     column = start - line_start
     length = max(1, min(end, line_start + len(line)) - start)
     prefix = ""
-    if len(line) > width:
-        cut = max(0, column - width // 2)
+    if len(line) > _WIDTH:
+        cut = max(0, column - _WIDTH // 2)
         prefix = "..." if cut else ""
-        tail = "..." if cut + width < len(line) else ""
-        line, column = prefix + line[cut : cut + width] + tail, column - cut + len(prefix)
+        tail = "..." if cut + _WIDTH < len(line) else ""
+        line, column = prefix + line[cut : cut + _WIDTH] + tail, column - cut + len(prefix)
         length = min(length, max(1, len(line) - len(tail) - column))
     shown = "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in line)
     return f"    {shown}\n    {' ' * column}{'^' * length}"

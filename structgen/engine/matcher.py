@@ -56,7 +56,7 @@ class Explanation:
         return "\n".join(lines)
 
 
-def describe_bytes(live: bytes, *, accepting: bool, specials: tuple[str, ...] = (), max_ranges: int = 12) -> str:
+def describe_bytes(live: bytes, *, accepting: bool, specials: tuple[str, ...] = ()) -> str:
     """Write a set of bytes as ranges, with the special tokens and the end of the output if they are possible.
 
     >>> describe_bytes(b"012345", accepting=True)
@@ -68,8 +68,8 @@ def describe_bytes(live: bytes, *, accepting: bool, specials: tuple[str, ...] = 
             parts.extend(_byte(value) for value in range(low, high + 1))
         else:
             parts.append(f"{_byte(low)}..{_byte(high)}")
-    if len(parts) > max_ranges:
-        parts = [*parts[:max_ranges], f"{len(parts) - max_ranges} more ranges"]
+    if len(parts) > _MAX_RANGES:
+        parts = [*parts[:_MAX_RANGES], f"{len(parts) - _MAX_RANGES} more ranges"]
     parts.extend(f"the token {text}" for text in specials)
     if accepting:
         parts.append("the end")
@@ -84,6 +84,7 @@ def _byte(value: int) -> str:
 
 _MAX_NEAREST: Final = 6
 _MAX_NAMED: Final = 100
+_MAX_RANGES: Final = 12
 """How many special tokens, and tokens of token sets, an explanation names."""
 _MAX_BUDGET: Final = 2**31
 """A larger budget has the same masks as this one."""

@@ -1,7 +1,7 @@
 """Readers of the descriptions in requests: the fields of OpenAI, vLLM and other servers become grammars.
 
 vLLM, SGLang and structgen's own server take the same kinds of descriptions: a JSON Schema, any JSON object, a regex,
-choices, a grammar, a structural tag.  Here each becomes a grammar, for ``structgen serve`` and for the plug-ins alike.
+choices, a grammar, a structural tag.  Here each becomes a grammar, for ``structgen serve`` and for the plug-ins.
 
 Sources: vLLM 0.33, ``vllm/sampling_params.py`` and ``vllm/v1/structured_output/utils.py``; SGLang,
 ``docs/advanced_features/structured_outputs.md``; llama.cpp, ``tools/server/README.md``.
@@ -57,7 +57,7 @@ class WireError(ValueError):
     Attributes:
         place: the field, with the JSON Pointer inside it.
         problem: what is wrong, and what to do.
-        cause: the error of structgen, whose message ``problem`` is; None if the field is of the wrong shape.
+        cause: the error of structgen, whose message ``problem`` is; None if the field has the wrong type.
     """
 
     def __init__(self, place: str, problem: str, cause: StructgenError | None = None) -> None:

@@ -191,11 +191,9 @@ class Context(Live):
             rows.append(row)
         return rows
 
-    def rows_on_host(
-        self, count: int, tree: TokenTree | None = None, *, end: int | None = None, again: bool = False
-    ) -> list[Logits]:
+    def rows_on_host(self, count: int, tree: TokenTree | None = None, *, again: bool = False) -> list[Logits]:
         """Return ``rows`` as arrays on the host."""
-        return [on_host(row) for row in self.rows(count, tree, end=end, again=again)]
+        return [on_host(row) for row in self.rows(count, tree, again=again)]
 
     def rows(
         self, count: int, tree: TokenTree | None = None, *, end: int | None = None, again: bool = False

@@ -24,12 +24,13 @@ if TYPE_CHECKING:
 __all__ = ["completion_of", "explanation", "prefixes_before"]
 
 _MAX_STEPS: Final = 60_000
+_MAX_PREFIXES: Final = 3
 
 
 def prefixes_before(
-    matcher: Matcher, requested: bytes, *, most: int = 3, max_steps: int = _MAX_STEPS
+    matcher: Matcher, requested: bytes, *, max_steps: int = _MAX_STEPS
 ) -> Iterator[tuple[bytes, str | None]]:
-    """Yield up to ``most`` shortest texts after which ``requested`` may come, each with the rule that reads its end.
+    """Yield up to three shortest texts after which ``requested`` may come, each with the rule that reads its end.
 
     Texts are looked through in the order of their length, one for each state that they lead to.  Of bytes that lead
     to the same state only the first is followed, printable ones before others.  A rule is listed once.
@@ -60,7 +61,7 @@ def prefixes_before(
                 if rule not in rules:
                     rules.add(rule)
                     yield longer, rule
-                    if len(rules) == most:
+                    if len(rules) == _MAX_PREFIXES:
                         return
             waiting.append((longer, after))
 

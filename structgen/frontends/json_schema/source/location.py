@@ -36,6 +36,7 @@ __all__ = [
 
 _UNESCAPED: Final = re.compile(r"[A-Za-z0-9_$.:@-]*")
 _MAX_SHOWN: Final = 240
+_MAX_VALUE: Final = 60
 _SAFE: Final = "!$&'()*+,;=:@/?-._~"  # allowed in a fragment by RFC 3986
 
 
@@ -176,15 +177,15 @@ def _in_fragment(step: str | int) -> str:
     return text if _UNESCAPED.fullmatch(text) else quote(escaped(text), safe=_SAFE, errors="surrogatepass")
 
 
-def shown(value: Json, width: int = 60) -> str:
-    """Write a value of the schema for a message, cut to ``width`` characters."""
+def shown(value: Json) -> str:
+    """Write a value of the schema for a message, cut to 60 characters."""
     if isinstance(value, (dict, list)) and len(value) > 8:
         return f"{'an object' if isinstance(value, dict) else 'an array'} with {len(value)} members"
     try:
         text = repr(value)
     except RecursionError:
         return "an object" if isinstance(value, dict) else "an array"
-    return text if len(text) <= width else text[: width - 3] + "..."
+    return text if len(text) <= _MAX_VALUE else text[: _MAX_VALUE - 3] + "..."
 
 
 def malformed(location: Location, keyword: str, expected: str, *steps: str | int, remedy: str = "") -> NoReturn:
