@@ -332,8 +332,8 @@ def test_check_strict_fails_on_what_is_only_checked(
 
     real = check_module.read_source
 
-    def with_a_check(*arguments: Any) -> Any:
-        read = real(*arguments)
+    def with_a_check(*arguments: Any, **options: Any) -> Any:
+        read = real(*arguments, **options)
         description = read.grammar.description
         first = dataclasses.replace(description.entries[0], status=Status.CHECKED)
         changed = Description(description.source, (first, *description.entries[1:]), value=description.value)
