@@ -16,6 +16,8 @@ namespace {
 
 constexpr size_t kMaxDepth = 200;
 
+nb::object no_text() { return nb::List{nb::object::none(), nb::object(false), nb::object(false)}; }
+
 nb::object leaf_object(Program program) { return nb::object(std::make_shared<const Program>(std::move(program))); }
 
 nb::object index_list(const std::vector<size_t>& indices) {
@@ -36,7 +38,9 @@ nb::object Leaves::term(const std::string& text) {
   Leaf leaf;
   members_.clear();
   if (!read(*document, document->root(), leaf)) return nb::object::none();
-  std::optional<Program> program = leaf.constants ? constants(leaf) : made(leaf);
+  bool is_empty = false;
+  std::optional<Program> program = leaf.constants ? constants(leaf, is_empty) : made(leaf, is_empty);
+  if (is_empty) return no_text();
   if (!program) return nb::object::none();
   return nb::List{leaf_object(*std::move(program)), nb::object(true), nb::object(false)};
 }
@@ -53,6 +57,29 @@ nb::object Leaves::excluded(const std::string& text, const std::string& constant
   for (size_t i = 0; i < admitted->size(); ++i)
     if (!(*admitted)[i]) indices.push_back(i);
   return index_list(indices);
+}
+
+nb::object Leaves::empty(const std::string& text) {
+  const std::unique_ptr<const JsonDocument> document = JsonDocument::parse(text, kMaxDepth);
+  if (document == nullptr) return nb::object::none();
+  Leaf leaf;
+  members_.clear();
+  if (!read(*document, document->root(), leaf)) return nb::object::none();
+  if (leaf.string && leaf.fewest <= leaf.most) {
+    const std::optional<std::vector<Program>> parts = languages_of(leaf);
+    if (!parts) return nb::object::none();
+    std::vector<TermId> terms;
+    for (const Program& part : *parts) terms.push_back(languages().term(part));
+    bool are_apart = false;
+    for (size_t i = 0; i < terms.size(); ++i)
+      for (size_t j = 0; j < i; ++j) are_apart |= !languages().meet(terms[i], terms[j]);
+    if (!are_apart) return nb::object(false);
+  }
+  if (!leaf.integer && !leaf.fraction) return nb::object(true);
+  ProgramBuilder builder;
+  std::vector<uint32_t> ways;
+  if (!numbers(builder, leaf, ways)) return nb::object::none();
+  return nb::object(ways.empty());
 }
 
 nb::object Leaves::names(const std::string& text) {
@@ -112,6 +139,10 @@ bool Leaves::refuse(std::string_view keyword, std::string problem, std::string_v
   return false;
 }
 
+void Leaves::contradict(std::string_view keyword, std::string problem, std::string_view member) {
+  if (!contradiction) contradiction = {std::string(keyword), std::move(problem), std::string(member), members_};
+}
+
 // The text of a string; nothing where the value is none.
 std::optional<std::string> Leaves::text_of(const JsonDocument& document, std::string_view name, ValueId value) {
   if (document.kind(value) == JsonKind::kString) return std::string(document.string(value));
@@ -147,10 +178,32 @@ bool Leaves::read(const JsonDocument& document, ValueId id, Leaf& leaf) {
       if (!read_bound(document, id, name, value, leaf)) return false;
     } else if (name == "enum" || name == "const") {
       if (!read_constants(document, name, value, leaf)) return false;
+    } else if (name == "not") {
+      if (!read_negation(document, value, leaf)) return false;
     } else {
       return refuse(name, "the page does not read it here");
     }
   }
+  return true;
+}
+
+// What the planner writes for values that violate simple keywords, or equal no constant.
+bool Leaves::read_negation(const JsonDocument& document, ValueId value, Leaf& leaf) {
+  std::pair<std::vector<std::string>, std::vector<std::string>> outside;
+  for (const auto& [name, inner] : document.members(value)) {
+    if (name == "pattern" || name == "format") {
+      const std::optional<std::string> text = text_of(document, name, inner);
+      if (!text) return false;
+      if (name == "format" && !library_program(in_draft("value", *text))) return refuse("not", "a format that says nothing is not read by this page there");
+      (name == "pattern" ? outside.first : outside.second).push_back(*text);
+    } else if (name == "enum") {
+      for (ValueId one : document.items(inner))
+        if (!read_constant(document, name, one, leaf.others)) return false;
+    } else {
+      return refuse("not", "numbers that are no integers, or no multiples, are not read by this page");
+    }
+  }
+  if (!outside.first.empty() || !outside.second.empty()) leaf.outside.push_back(std::move(outside));
   return true;
 }
 
@@ -227,23 +280,25 @@ bool Leaves::read_constant(const JsonDocument& document, std::string_view name, 
 
 // Which constants of a leaf its other keywords admit; nothing where that is refused.
 std::optional<std::vector<bool>> Leaves::admits(const Leaf& leaf) {
-  std::vector<TermId> terms;
-  if (!leaf.formats.empty()) {
+  if (!leaf.formats.empty() || std::ranges::any_of(leaf.outside, [](const auto& one) { return !one.second.empty(); })) {
     refuse("format", "beside constants it is not read by this page");
     return std::nullopt;
   }
-  for (const std::string& text : leaf.patterns) {
-    const std::optional<Program> program = pattern(text, "pattern");
-    if (!program) return std::nullopt;
-    terms.push_back(languages().term(*program));
-  }
+  const std::optional<std::vector<Program>> parts = languages_of(leaf);
+  if (!parts) return std::nullopt;
+  std::vector<TermId> terms;
+  for (const Program& part : *parts) terms.push_back(languages().term(part));
   std::vector<bool> admitted;
   for (const Constant& one : *leaf.constants) {
     switch (one.kind) {
       case JsonKind::kNull: admitted.push_back(leaf.null); break;
       case JsonKind::kFalse:
       case JsonKind::kTrue: admitted.push_back(leaf.boolean); break;
-      case JsonKind::kInteger: admitted.push_back(leaf.integer && leaf.numbers.admits(*one.number)); break;
+      case JsonKind::kInteger: {
+        const auto is_other = [&](const Constant& other) { return other.number && compare(*other.number, *one.number) == 0; };
+        admitted.push_back(leaf.integer && leaf.numbers.admits(*one.number) && std::ranges::none_of(leaf.others, is_other));
+        break;
+      }
       default: {
         const uint32_t length = characters(one.text);
         const bool has_length = leaf.string && length >= leaf.fewest && length <= leaf.most;
@@ -254,7 +309,7 @@ std::optional<std::vector<bool>> Leaves::admits(const Leaf& leaf) {
   return admitted;
 }
 
-std::optional<Program> Leaves::constants(const Leaf& leaf) {
+std::optional<Program> Leaves::constants(const Leaf& leaf, bool& is_empty) {
   const std::optional<std::vector<bool>> admitted = admits(leaf);
   if (!admitted) return std::nullopt;
   ProgramBuilder builder;
@@ -264,19 +319,20 @@ std::optional<Program> Leaves::constants(const Leaf& leaf) {
     const std::string& text = (*leaf.constants)[i].written;
     if ((*admitted)[i] && written.insert(text).second) ways.push_back(builder.literal(text));
   }
-  if (ways.empty()) {
-    refuse("enum", "the other keywords exclude all of its values");
+  is_empty = ways.empty();
+  if (is_empty) {
+    contradict("enum", "the other keywords exclude all of its values", "enum");
     return std::nullopt;
   }
   return builder.take(builder.choice(ways));
 }
 
-std::optional<Program> Leaves::made(const Leaf& leaf) {
+std::optional<Program> Leaves::made(const Leaf& leaf, bool& is_empty) {
   ProgramBuilder builder;
   std::vector<uint32_t> ways;
   const auto named = [&](const std::string& name) { ways.push_back(builder.splice(*library_program(name))); };
   const bool is_any = leaf.null && leaf.boolean && leaf.integer && leaf.fraction && leaf.string && leaf.array && leaf.object;
-  if (is_any && !leaf.has_strings() && leaf.numbers.is_free()) {
+  if (is_any && !leaf.has_strings() && !leaf.has_numbers()) {
     named("any value");
     return builder.take(ways[0]);
   }
@@ -286,40 +342,77 @@ std::optional<Program> Leaves::made(const Leaf& leaf) {
   if (leaf.null) named("type null");
   if (leaf.array) named("type array");
   if (leaf.object) named("type object");
-  if (ways.empty()) {
-    const bool is_number = (leaf.integer || leaf.fraction) && !leaf.numbers.is_free();
-    refuse(is_number ? "minimum" : leaf.string ? "minLength" : "type", "no value is left by this combination", members_.empty() ? "type" : std::string_view(members_[0].first));
+  is_empty = ways.empty();
+  if (is_empty) {
+    const bool is_number = (leaf.integer || leaf.fraction) && leaf.has_numbers();
+    contradict(is_number ? "minimum" : leaf.string ? "minLength" : "type", "no value is left by this combination", members_.empty() ? "type" : std::string_view(members_[0].first));
     return std::nullopt;
   }
   return builder.take(builder.choice(ways));
 }
 
+std::optional<std::vector<Program>> Leaves::languages_of(const Leaf& leaf) {
+  std::vector<Program> parts;
+  const auto add = [&](const std::vector<std::string>& patterns, const std::vector<std::string>& formats) {
+    for (const std::string& text : patterns) {
+      std::optional<Program> program = pattern(text, "pattern");
+      if (!program) return false;
+      parts.push_back(*std::move(program));
+    }
+    for (const std::string& name : formats) parts.push_back(*library_program(in_draft("value", name)));
+    return true;
+  };
+  for (const auto& [patterns, formats] : leaf.outside) {
+    const size_t first = parts.size();
+    if (!add(patterns, formats)) return std::nullopt;
+    ProgramBuilder builder;
+    std::vector<uint32_t> inside;
+    for (size_t i = first; i < parts.size(); ++i) inside.push_back(builder.splice(parts[i], true));
+    const uint32_t all = inside.size() == 1 ? inside[0] : builder.emit({.kind = ProgramBuilder::Kind::kAnd, .decoded = true}, inside);
+    parts.resize(first);
+    parts.push_back(builder.take(builder.emit({.kind = ProgramBuilder::Kind::kNot, .decoded = true}, {all})));
+  }
+  ProgramBuilder builder;
+  std::vector<uint32_t> others;
+  for (const Constant& one : leaf.others)
+    if (one.kind == JsonKind::kString) others.push_back(builder.literal(one.text, true));
+  if (!others.empty()) parts.push_back(builder.take(builder.emit({.kind = ProgramBuilder::Kind::kNot, .decoded = true}, {builder.choice(others)})));
+  if (!add(leaf.patterns, leaf.formats)) return std::nullopt;
+  return parts;
+}
+
 bool Leaves::strings(ProgramBuilder& builder, const Leaf& leaf, std::vector<uint32_t>& ways) {
   if (leaf.fewest > leaf.most) return true;  // there are none
   const bool is_bounded = leaf.fewest > 0 || leaf.most != kNone;
-  if (leaf.formats.size() == 1 && leaf.patterns.empty() && !is_bounded) {
+  if (leaf.formats.size() == 1 && leaf.patterns.empty() && !is_bounded && leaf.outside.empty() && leaf.others.empty()) {
     ways.push_back(builder.splice(*library_program(in_draft("format", leaf.formats[0]))));
     return true;
   }
+  const std::optional<std::vector<Program>> languages = languages_of(leaf);
+  if (!languages) return false;
   std::vector<uint32_t> parts;
-  for (const std::string& text : leaf.patterns) {
-    const std::optional<Program> program = pattern(text, "pattern");
-    if (!program) return false;
-    parts.push_back(builder.splice(*program, true));
-  }
-  for (const std::string& name : leaf.formats) parts.push_back(builder.splice(*library_program(in_draft("value", name)), true));
+  for (const Program& one : *languages) parts.push_back(builder.splice(one, true));
   if (is_bounded || parts.empty()) parts.push_back(builder.emit({.kind = ProgramBuilder::Kind::kRepeat, .low = leaf.fewest, .high = leaf.most}, {builder.any_character(true)}));
   ways.push_back(builder.json_string(parts.size() == 1 ? parts[0] : builder.emit({.kind = ProgramBuilder::Kind::kAnd, .decoded = true}, parts)));
   return true;
 }
 
 bool Leaves::numbers(ProgramBuilder& builder, const Leaf& leaf, std::vector<uint32_t>& ways) {
-  if (leaf.numbers.is_free()) {
+  std::vector<Decimal> marks;  // between which the numbers are
+  for (const Constant& one : leaf.others)
+    if (one.number) marks.push_back(*one.number);
+  std::ranges::sort(marks, [](const Decimal& a, const Decimal& b) { return compare(a, b) < 0; });
+  if (leaf.numbers.is_free() && marks.empty()) {
     ways.push_back(builder.splice(*library_program(leaf.fraction ? "type number" : "type integer")));
     return true;
   }
   try {
-    if (const std::optional<uint32_t> term = numbers_in(builder, leaf.numbers, !leaf.fraction)) ways.push_back(*term);
+    for (size_t i = 0; i <= marks.size(); ++i) {
+      Interval piece = leaf.numbers;
+      if (i > 0) piece.raise_lower(marks[i - 1], true);
+      if (i < marks.size()) piece.drop_upper(marks[i], true);
+      if (const std::optional<uint32_t> term = numbers_in(builder, piece, !leaf.fraction)) ways.push_back(*term);
+    }
     return true;
   } catch (const std::length_error& error) {
     return refuse("multipleOf", error.what());

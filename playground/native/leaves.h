@@ -30,6 +30,8 @@ class Leaves {
   nanobind::object term(const std::string& text);
   // The indices of the constants of a list that a schema of simple keywords excludes; None where it is refused.
   nanobind::object excluded(const std::string& text, const std::string& constants);
+  // Whether a conjunction of strings and numbers is proved to have no values; None where it is refused.
+  nanobind::object empty(const std::string& text);
   // Which patterns the names of a schema match, and the regions of other names; None where they are refused.
   nanobind::object names(const std::string& text);
 
@@ -40,6 +42,7 @@ class Leaves {
     std::vector<std::pair<std::string, std::string>> members;  // with the sources of their values, of that schema
   };
   std::optional<Refusal> refusal;
+  std::optional<Refusal> contradiction;  // likewise, why there are no values somewhere
 
  private:
   // A scalar constant.
@@ -55,21 +58,29 @@ class Leaves {
     std::vector<std::string> patterns, formats;
     Interval numbers;
     std::optional<std::vector<Constant>> constants;
+    std::vector<std::pair<std::vector<std::string>, std::vector<std::string>>> outside;  // patterns and formats that do not all hold
+    std::vector<Constant> others;                                                        // what no value equals
 
-    bool has_strings() const { return fewest > 0 || most != kNone || !patterns.empty() || !formats.empty(); }
+    bool has_strings() const { return fewest > 0 || most != kNone || !patterns.empty() || !formats.empty() || !outside.empty() || !others.empty(); }
+    bool has_numbers() const { return !numbers.is_free() || !others.empty(); }
   };
 
   bool refuse(std::string_view keyword, std::string problem, std::string_view member = {});
+  void contradict(std::string_view keyword, std::string problem, std::string_view member);
   bool read(const JsonDocument& document, ValueId id, Leaf& leaf);
   bool read_types(const JsonDocument& document, ValueId schema, ValueId value, Leaf& leaf);
   bool read_bound(const JsonDocument& document, ValueId schema, std::string_view name, ValueId value, Leaf& leaf);
   bool read_constants(const JsonDocument& document, std::string_view name, ValueId value, Leaf& leaf);
   bool read_constant(const JsonDocument& document, std::string_view name, ValueId value, std::vector<Constant>& out);
+  bool read_negation(const JsonDocument& document, ValueId value, Leaf& leaf);
   std::optional<std::string> text_of(const JsonDocument& document, std::string_view name, ValueId value);
 
-  std::optional<Program> made(const Leaf& leaf);
+  // With `is_empty` nothing, since there are no values.
+  std::optional<Program> made(const Leaf& leaf, bool& is_empty);
   std::optional<std::vector<bool>> admits(const Leaf& leaf);
-  std::optional<Program> constants(const Leaf& leaf);
+  std::optional<Program> constants(const Leaf& leaf, bool& is_empty);
+  // The languages of strings, without their length; nothing where one is refused.
+  std::optional<std::vector<Program>> languages_of(const Leaf& leaf);
   bool strings(ProgramBuilder& builder, const Leaf& leaf, std::vector<uint32_t>& ways);
   bool numbers(ProgramBuilder& builder, const Leaf& leaf, std::vector<uint32_t>& ways);
   std::optional<Program> pattern(const std::string& pattern, std::string_view keyword, std::string_view member = {});

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <initializer_list>
 #include <utility>
 #include <vector>
 
@@ -105,10 +106,11 @@ Program read_schema(const std::string& source, const Library& library) {
   Leaves leaves(library, declared);
   const nb::object make = nb::Function([&](const nb::List& arguments) { return leaves.term(arguments[0].get<std::string>()); });
   const nb::object names_of = nb::Function([&](const nb::List& arguments) { return leaves.names(arguments[0].get<std::string>()); });
+  const nb::object empty = nb::Function([&](const nb::List& arguments) { return leaves.empty(arguments[0].get<std::string>()); });
   const nb::object values = nb::Function([](const nb::List& arguments) { return arguments[0]; });
   const nb::object excluded = nb::Function([&](const nb::List& arguments) { return leaves.excluded(arguments[0].get<std::string>(), arguments[1].get<std::string>()); });
   // One object stands for both sides: a function, and the methods of its helper.
-  const nb::object helper = std::map<std::string, nb::object>{{"whole", make}, {"names", names_of}, {"argument", make}};
+  const nb::object helper = std::map<std::string, nb::object>{{"whole", make}, {"names", names_of}, {"empty", empty}, {"argument", make}};
   const std::unique_ptr<SimpleTerms> terms = planner.plan(*document, make.with({{"values", values}, {"excluded", excluded}}), helper);
   if (terms) return simple_program(*terms);
   if (leaves.refusal) throw fail("'" + leaves.refusal->keyword + "': " + leaves.refusal->problem, member_of(*document, *leaves.refusal));
@@ -118,10 +120,20 @@ Program read_schema(const std::string& source, const Library& library) {
       const auto known = std::ranges::find_if(dialect->second.keywords, [&](const auto& one) { return one.first == member.name && one.second == 0; });
       if (known != dialect->second.keywords.end()) throw fail("'" + std::string(member.name) + "' is not read by this page", &member);
     }
-  for (const char* name : {"oneOf", "uniqueItems", "allOf", "anyOf", "$ref"})
-    for (ValueId schema : schemas)
-      if (const JsonDocument::Member* member = document->find(schema, name); member != nullptr && document->kind(member->value) != JsonKind::kFalse)
-        throw fail(std::string("this page does not read the schema; '") + name + "' is likely why: branches that may overlap, references to other documents, and unique items are left to the command", member);
+  const auto each = [&](std::initializer_list<const char*> names, const auto& is_why, const auto& problem) {
+    for (const char* name : names)
+      for (ValueId schema : schemas)
+        if (const JsonDocument::Member* member = document->find(schema, name); member != nullptr && is_why(member->value)) throw fail("'" + std::string(name) + "' " + problem, member);
+  };
+  const auto is_compound = [&](ValueId value) { return document->kind(value) == JsonKind::kArray || document->kind(value) == JsonKind::kObject || document->kind(value) == JsonKind::kFraction; };
+  const auto has_compound = [&](ValueId value) { return document->kind(value) == JsonKind::kArray && std::ranges::any_of(document->items(value), is_compound); };
+  each({"uniqueItems"}, [&](ValueId value) { return document->kind(value) == JsonKind::kTrue; }, "is not read by this page");
+  each({"items"}, [&](ValueId value) { return document->kind(value) == JsonKind::kArray; }, "with an array of schemas is not read by this page");
+  each({"enum"}, has_compound, "with arrays, objects or fractions is not read by this page beside other schemas for the same value");
+  each({"const"}, is_compound, "with an array, an object or a fraction is not read by this page beside other schemas for the same value");
+  if (leaves.contradiction) throw fail("'" + leaves.contradiction->keyword + "': " + leaves.contradiction->problem, member_of(*document, *leaves.contradiction));
+  each({"not", "if", "dependencies", "dependentSchemas", "oneOf", "allOf", "anyOf", "$ref"}, [&](ValueId value) { return document->kind(value) != JsonKind::kFalse; },
+       "is likely why this page does not read the schema: arrays that it excludes, two formats or steps, too many alternatives, or another document");
   throw SourceError("this page does not read the schema; it may be invalid", shift, shift + 1, true);
 }
 

@@ -1,4 +1,7 @@
-"""The native planner for simple schemas: objects, arrays, constants, references, unions, conjunctions, simple types.
+"""The native planner for simple schemas: objects, arrays, constants, references, simple types, and what joins them.
+
+Unions, conjunctions, negations, conditions and alternatives that overlap are multiplied out as in Python, but for what
+needs more of arrays than their items, and of constants than scalars.
 
 Most schemas use nothing else, and the native library plans these directly from the JSON text.  It makes the same terms
 as :class:`~structgen.frontends.json_schema.emit.planner.Planner`, the reference implementation; other schemas, and
@@ -73,6 +76,13 @@ _KEYWORDS: Final = {  # the numbers of `Keyword` in simple_reading.h
     "patternProperties": 19,
     "minProperties": 20,
     "maxProperties": 21,
+    "not": 22,
+    "if": 23,
+    "then": 24,
+    "else": 25,
+    "dependencies": 26,
+    "dependentRequired": 27,
+    "dependentSchemas": 28,
 }
 
 

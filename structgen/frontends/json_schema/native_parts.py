@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
-from structgen.errors import StructgenError
+from structgen.errors import StructgenError, UnsatisfiableGrammar
 from structgen.frontends.json_schema.emit.plan import is_small
 from structgen.frontends.json_schema.emit.scalar_term import Reasons, ScalarTerms
 from structgen.frontends.json_schema.normal.disjunct import AllowedValues
@@ -30,12 +30,13 @@ if TYPE_CHECKING:
 
 __all__ = ["MADE", "LeafMaker", "PlannedTerm", "SubschemaPlanner"]
 
-PlannedTerm: TypeAlias = tuple[Grammar, bool, bool]
-"""A term, whether it is small enough to be repeated instead of called, and whether it is a choice."""
+PlannedTerm: TypeAlias = tuple[Grammar | None, bool, bool]
+"""A term, whether it is small enough to be repeated instead of called, and whether it is a choice; the term of no text
+is ``None``."""
 
 
-def _planned(term: Grammar) -> PlannedTerm | None:
-    return None if term is EMPTY else (term, is_small(term), isinstance(term, Choice))
+def _planned(term: Grammar) -> PlannedTerm:
+    return (None, False, False) if term is EMPTY else (term, is_small(term), isinstance(term, Choice))
 
 
 class LeafMaker:
@@ -51,7 +52,7 @@ class LeafMaker:
         self._scalars = ScalarTerms(setting.syntax, self._reasons)
 
     def __call__(self, text: str) -> PlannedTerm | None:
-        """The term of a schema; ``None`` if it is refused or no value is valid: ``Planner`` then raises the error."""
+        """The term of a schema; ``None`` if it is refused: ``Planner`` then raises the error."""
         try:
             with _part(len(text), self._setting.limits):
                 location = self._location(text)
@@ -81,10 +82,10 @@ class LeafMaker:
         try:
             with _part(size, self._setting.limits):
                 location = self._location(text)
-                disjunct = self._reader.read(location).disjunct
-                disjunct.values = (AllowedValues(values, location, "enum"),)
                 forms, _ = _normal_form(self._documents, self._setting)
-                valid = set(map(id, Validity(forms).constants(disjunct)))
+                listed = (AllowedValues(values, location, "enum"),)
+                disjuncts = [replace(disjunct, values=listed) for disjunct in forms.disjuncts((location,))]
+                valid = {id(value) for disjunct in disjuncts for value in Validity(forms).constants(disjunct)}
         except StructgenError:
             return None
         return [index for index, value in enumerate(values) if id(value) not in valid]
@@ -116,7 +117,7 @@ class SubschemaPlanner:
             return None
         forms.schemas.layouts.clear()  # they refer to the planner
         MADE.count(memory_of(term))
-        return _planned(term)
+        return None if term is EMPTY else _planned(term)
 
     def whole(self, text: str) -> PlannedTerm | None:
         """The term of constants, or of a conjunction of simple types; ``None`` as for leaves."""
@@ -126,11 +127,23 @@ class SubschemaPlanner:
             with _part(len(text), self._setting.limits):
                 forms, location = self._read(text)
                 term = Planner(forms, self._setting).grammar(location)
+        except UnsatisfiableGrammar:
+            return _planned(EMPTY)
         except StructgenError:
             return None
         forms.schemas.layouts.clear()  # they refer to the planner
         MADE.count(memory_of(term))
         return _planned(term)
+
+    def empty(self, text: str) -> bool | None:
+        """Whether a conjunction of strings and numbers is proved to have no values; ``None`` if it is refused."""
+        try:
+            with _part(len(text), self._setting.limits):
+                forms, location = self._read(text)
+                scalars = ScalarTerms(self._setting.syntax, [])
+                return all(scalars.term(one, 0, is_proof=True) is EMPTY for one in forms.disjuncts((location,)))
+        except StructgenError:
+            return None
 
     def names(self, text: str) -> tuple[list[list[int]], list[tuple[list[int], Grammar]]] | None:
         """Which patterns the names of a schema of objects match; ``None`` if these are refused.

@@ -62,11 +62,37 @@ def conjunction_of(chance: random.Random, depth: int, definitions: tuple[str, ..
             schema_of(chance, depth - 1, definitions) if chance.random() < 0.3 else one(chance, index)
             for index in range(count)
         ]
+    if chance.random() < 0.5:
+        parts |= condition_of(chance, depth, definitions)
     if definitions and chance.random() < 0.2:
         parts["$ref"] = f"#/definitions/{chance.choice(definitions)}"
     members = [*base.items(), *parts.items()]
     chance.shuffle(members)
     return dict(members)
+
+
+def condition_of(chance: random.Random, depth: int, definitions: tuple[str, ...]) -> dict[str, Any]:
+    """Random schemas that hold, or not, under conditions."""
+
+    def inner() -> Any:
+        kind = chance.random()
+        if kind < 0.5:
+            return branch_of(chance, 0)
+        if kind < 0.6:
+            return {"type": chance.choice(("string", "integer", "object", ["null", "object"]))}
+        return schema_of(chance, min(depth - 1, 1), definitions)
+
+    kind = chance.random()
+    if kind < 0.4:
+        return {"not": inner()}
+    if kind < 0.6:
+        return {"if": inner(), **{name: inner() for name in chance.sample(("then", "else"), chance.randint(0, 2))}}
+    keyword = chance.choice(("dependencies", "dependentRequired", "dependentSchemas"))
+    named: dict[str, Any] = {}
+    for name in chance.sample(NAMES, chance.randint(0, 3)):
+        lists = keyword == "dependentRequired" or (keyword == "dependencies" and chance.random() < 0.7)
+        named[name] = chance.sample(NAMES, chance.randint(0, 2)) if lists else inner()
+    return {keyword: named}
 
 
 def branch_of(chance: random.Random, _: int) -> dict[str, Any]:
@@ -131,6 +157,8 @@ def mark(schema: dict[str, Any], chance: random.Random) -> None:
     if chance.random() < 0.8:
         own = [name for name, keyword in (("object", "properties"), ("array", "items")) if keyword in schema]
         schema["type"] = own[0] if len(own) == 1 and chance.random() < 0.7 else [*own, *chance.sample(types, 2)]
+    if chance.random() < 0.1:
+        schema |= condition_of(chance, 1, ())
     if chance.random() < 0.1:
         schema["nullable"] = True
     if chance.random() < 0.1:

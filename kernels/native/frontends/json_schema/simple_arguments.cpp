@@ -18,14 +18,14 @@ SimplePlanning::PlanId SimplePlanning::request_arguments(ValueId root) {
   const PlanId id = add(Plan());
   depth_ = 1;
   in_arguments_ = true;
-  object(id, {{root}});
+  object(id, root);
   in_arguments_ = false;
   plans_[id].form = Form::kArguments;
   return id;
 }
 
 // The plan of an item that must be valid against all of the schemas, which are one or none.
-SimplePlanning::PlanId SimplePlanning::request_item(const std::vector<ValueId>& ids) {
+SimplePlanning::PlanId SimplePlanning::request_item(const std::vector<SchemaRef>& ids) {
   require(ids.size() < 2);
   return ids.empty() ? any_argument() : request_value(ids[0]);
 }
@@ -69,7 +69,7 @@ void SimplePlanning::expand_value(PlanId id) {
     }
   }
   const std::vector<SimpleShape> shapes = shapes_.of(value);
-  shapes_.require_apart(shapes);
+  shapes_.exclude(shapes, exclusions_);
   uint8_t types = 0;
   for (const SimpleShape& shape : shapes) types |= shape.types;
   std::vector<PlanId> children;
@@ -97,7 +97,7 @@ void SimplePlanning::add_containers(std::span<const SimpleShape> shapes, std::ve
   in_arguments_ = true;
   for (const SimpleShape& shape : shapes) {
     for (const SimpleValues* values : shape.values)
-      for (const ValueId one : values->members) require(document_.kind(one) != JsonKind::kArray && document_.kind(one) != JsonKind::kObject);
+      for (const ValueId one : values->members) require(reader_.kind(one) != JsonKind::kArray && reader_.kind(one) != JsonKind::kObject);
     if (!shape.values.empty()) continue;
     if (shape.types & kArrayType)
       children.push_back(shape.arrays.empty() ? done(leaf_of({}, kArrayType, true)) : add_written(*notation_->array, array(shape.arrays)));
@@ -106,9 +106,9 @@ void SimplePlanning::add_containers(std::span<const SimpleShape> shapes, std::ve
       children.push_back(done(leaf_of({}, kObjectType, true)));
       continue;
     }
-    require(shape.objects.size() == 1 && !reader_.read(shape.objects[0]).has(Keyword::kPatternProperties));
+    require(shape.objects.size() == 1 && shape.objects[0]->is_plain());
     const PlanId inner = add(Plan());
-    object(inner, shape.objects);
+    objects(inner, shape.objects);
     plans_[inner].form = Form::kArguments;
     children.push_back(add_written(*notation_->object, inner));
   }
@@ -133,8 +133,8 @@ SimplePlanning::PlanId SimplePlanning::text(std::span<const SimpleShape> shapes)
   require(with_strings.size() == 1);
   const SimpleShape& shape = *with_strings[0];
   if (!shape.values.empty()) return constants(shape, true);
-  require(shape.scalars.size() == 1);
-  return done(leaf_of(shape.scalars, kStringType, true));
+  require(shape.scalars.size() == 1 && shape.scalars[0].schema != kNone);
+  return done(leaf_with(shape.scalars, kStringType, true));
 }
 
 // The constants among strings, where they have no marks of the notation.

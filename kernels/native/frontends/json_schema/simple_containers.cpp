@@ -16,39 +16,38 @@ constexpr size_t kFewNames = 12;   // below this, comparing all pairs is cheaper
 
 }  // namespace
 
+// The schemas of the items, with the bounds on their number.
+std::vector<SchemaRef> SimplePlanning::items_of(std::span<const ValueId> schemas, uint32_t& fewest, uint32_t& most) {
+  std::vector<SchemaRef> items;
+  for (ValueId id : schemas) {
+    const SimpleSchema schema = reader_.read(id);
+    bound(schema, Keyword::kMinItems, Keyword::kMaxItems, fewest, most);
+    if (!schema.has(Keyword::kItems)) continue;
+    const ValueId item = schema.value(Keyword::kItems);
+    if (document_.kind(item) == JsonKind::kObject || !reader_.boolean(item)) items.push_back(item);
+  }
+  return items;
+}
+
 // What the arrays of schemas that are met need.
 SimplePlanning::PlanId SimplePlanning::array(std::span<const ValueId> schemas) {
   reader_.spend(kItemCost);
   Plan plan;
   plan.form = in_arguments_ ? Form::kItems : Form::kArray;
-  std::vector<ValueId> items;
-  for (ValueId id : schemas) {
-    const SimpleSchema schema = reader_.read(id);
-    bound(plan, schema, Keyword::kMinItems, Keyword::kMaxItems);
-    if (!schema.has(Keyword::kItems)) continue;
-    const ValueId item = schema.value(Keyword::kItems);
-    if (document_.kind(item) == JsonKind::kObject || !reader_.boolean(item)) items.push_back(item);
-  }
+  const std::vector<SchemaRef> items = items_of(schemas, plan.fewest, plan.most);
   plan.children = {in_arguments_ ? request_item(items) : items.empty() ? anything() : request_all(items)};
   return add(std::move(plan));
 }
 
-// Whether the policy forbids the members that schemas which are met do not name.
-bool SimplePlanning::closes(std::span<const SimpleSchema> schemas) const {
-  const auto speaks_of_others = [](const SimpleSchema& schema) { return schema.has(Keyword::kAdditionalProperties); };
-  const auto names_some = [&](const SimpleSchema& schema) { return reader_.names_some(schema); };
-  return of_.closes_ && std::ranges::none_of(schemas, speaks_of_others) && std::ranges::any_of(schemas, names_some);
+void SimplePlanning::bound(const SimpleSchema& schema, Keyword fewest, Keyword most, uint32_t& low, uint32_t& high) const {
+  if (schema.has(fewest)) low = std::max(low, reader_.count(schema.value(fewest)));
+  if (schema.has(most)) high = std::min(high, reader_.count(schema.value(most)));
 }
 
-void SimplePlanning::bound(Plan& plan, const SimpleSchema& schema, Keyword fewest, Keyword most) const {
-  if (schema.has(fewest)) plan.fewest = std::max(plan.fewest, reader_.count(schema.value(fewest)));
-  if (schema.has(most)) plan.most = std::min(plan.most, reader_.count(schema.value(most)));
-}
-
-// What the objects of schemas that are met need: a plan for the value of each name, then one for each region of others.
-void SimplePlanning::object(PlanId id, std::span<const ValueId> schemas) {
-  const SimpleSchema schema = reader_.read(schemas[0]);
-  if (schemas.size() > 1 || schema.has(Keyword::kPatternProperties)) return met_objects(id, schemas);
+// What the objects of one schema need: a plan for the value of each name, then one for each region of others.
+void SimplePlanning::object(PlanId id, ValueId value_id) {
+  const SimpleSchema schema = reader_.read(value_id);
+  if (schema.has(Keyword::kDependents) || !reader_.properties(schema, Keyword::kPatternProperties).empty()) return objects(id, {{shapes_.object_of(value_id)}});
   std::vector<SimpleEntry> entries;
   std::vector<PlanId> children;
   const std::vector<std::string_view> names = reader_.required_names(schema);
@@ -70,11 +69,11 @@ void SimplePlanning::object(PlanId id, std::span<const ValueId> schemas) {
   for (std::string_view name : names)
     if (take(name)) entries.push_back({name, true});
   reader_.spend(kShapeCost + kEntryCost * entries.size());
-  bound(plans_[id], schema, Keyword::kMinProperties, Keyword::kMaxProperties);
+  bound(schema, Keyword::kMinProperties, Keyword::kMaxProperties, plans_[id].fewest, plans_[id].most);
   for (const auto& [name, value] : declared) children.push_back(part(value));
   for (size_t i = declared.size(); i < entries.size(); ++i) children.push_back(request_additional());
   std::vector<SimpleNode> regions;
-  const bool is_open = additional == kNone ? !closes({&schema, 1}) : document_.kind(additional) == JsonKind::kObject;
+  const bool is_open = additional == kNone ? !of_.closes_ || schema.has(Keyword::kAdditionalProperties) || !reader_.names_some(schema) : document_.kind(additional) == JsonKind::kObject;
   if (is_open) {
     regions.push_back(kNone);
     children.push_back(request_additional());
@@ -82,74 +81,143 @@ void SimplePlanning::object(PlanId id, std::span<const ValueId> schemas) {
   set_members(id, std::move(entries), std::move(regions), std::move(children));
 }
 
-// The same of several schemas, or with patterns: of each schema the property of a name and the patterns that it
-// matches apply to a value, or else what it says of other names.
-void SimplePlanning::met_objects(PlanId id, std::span<const ValueId> schemas) {
-  std::vector<SimpleSchema> read;
-  std::vector<SimpleEntry> entries;
-  std::unordered_map<std::string_view, uint32_t> entry_of, pattern_of;
-  const auto declare = [&](std::string_view name) -> SimpleEntry& {
+// The same of what several schemas say of objects, or one with patterns or more.
+void SimplePlanning::objects(PlanId id, std::span<const SimpleObject* const> objects) {
+  if (objects.size() == 1 && objects[0]->is_plain()) return object(id, objects[0]->schema);
+  SimpleLayout layout = layout_of(objects, true);
+  reader_.spend(kShapeCost + kEntryCost * layout.entries.size());
+  std::vector<SimpleNode> keys = keys_of(layout);
+  std::vector<PlanId> children;
+  if (!layout.is_stateful()) {
+    for (const std::vector<SchemaRef>& applied : layout.values) children.push_back(applied.empty() ? anything() : request_all(applied));
+    plans_[id].fewest = layout.fewest;
+    plans_[id].most = layout.most;
+    return set_members(id, std::move(layout.entries), std::move(keys), std::move(children));
+  }
+  require(!in_arguments_);
+  auto chain = std::make_shared<const SimpleChain>(std::move(layout), shapes_, reader_);
+  reader_.spend(kItemCost * chain->values().size());
+  for (const std::vector<SchemaRef>& applied : chain->values()) children.push_back(applied.empty() ? anything() : request_all(applied));
+  set_members(id, {}, std::move(keys), std::move(children));
+  plans_[id].form = Form::kChain;
+  plans_[id].chain = std::move(chain);
+}
+
+// Of each object the property of a name and the patterns that it matches apply to a value, or else what it says of other
+// names.
+SimpleLayout SimplePlanning::layout_of(std::span<const SimpleObject* const> objects, bool restricts) {
+  SimpleLayout layout;
+  std::vector<const SimpleObject*> positive, holding;  // the latter name members
+  std::vector<std::string_view> patterns;
+  std::unordered_map<std::string_view, uint32_t> entry_of;
+  std::vector<SimpleEntry>& entries = layout.entries;
+  const auto declare = [&](std::string_view name) -> size_t {
     const auto [known, is_new] = entry_of.try_emplace(name, entries.size());
     if (is_new) entries.push_back({name, false});
-    return entries[known->second];
+    return known->second;
   };
-  std::vector<std::string_view> patterns;
-  for (ValueId schema : schemas) {
-    is_read_[schema] = true;
-    read.push_back(reader_.read(schema));
-    bound(plans_[id], read.back(), Keyword::kMinProperties, Keyword::kMaxProperties);
-    for (const auto& [name, value] : reader_.properties(read.back())) declare(name);
-    for (const auto& [pattern, value] : reader_.properties(read.back(), Keyword::kPatternProperties))
-      if (pattern_of.try_emplace(pattern, patterns.size()).second) patterns.push_back(pattern);
+  for (const SimpleObject* object : objects) {
+    is_read_[object->schema] = true;
+    (object->is_negated ? layout.negated : positive).push_back(object);
+    if (object->annotates) holding.push_back(object);
+    for (const auto& [name, value] : object->properties) declare(name);
+    for (const auto& [pattern, value] : object->patterns)
+      if (layout.pattern_of.try_emplace(pattern, patterns.size()).second) patterns.push_back(pattern);
   }
-  for (const SimpleSchema& schema : read)
-    for (std::string_view name : reader_.required_names(schema)) declare(name).is_required = true;
-  if (of_.requires_all_) {
-    std::unordered_set<std::string_view> forbidden;
-    const auto each = [&](const auto& visit) {
-      for (const SimpleSchema& schema : read)
-        for (const auto& [name, value] : reader_.properties(schema)) visit(name, document_.kind(value) == JsonKind::kFalse);
-    };
-    each([&](std::string_view name, bool is_false) { if (is_false) forbidden.insert(name); });
-    each([&](std::string_view name, bool) { if (!forbidden.contains(name)) declare(name).is_required = true; });
+  const bool closes = restricts && of_.closes_ && std::ranges::none_of(holding, &SimpleObject::covers_rest) && std::ranges::any_of(holding, &SimpleObject::names_some);
+  const std::unordered_set<std::string_view> declared = restricts && of_.requires_all_ ? declared_names(holding) : std::unordered_set<std::string_view>();
+  if (closes || !declared.empty())  // as if one more object had their names as properties
+    for (const SimpleObject* object : holding) {
+      for (std::string_view name : object->required) declare(name);
+      for (const auto& [name, others] : object->dependents) {
+        declare(name);
+        for (std::string_view other : others) declare(other);
+      }
+    }
+  for (const SimpleObject* object : objects)
+    for (std::string_view name : object->required) declare(name);
+  for (const SimpleObject* object : positive) {
+    layout.fewest = std::max(layout.fewest, object->fewest);
+    layout.most = std::min(layout.most, object->most);
+    for (std::string_view name : object->required) entries[entry_of.at(name)].is_required = true;
+    for (const auto& [name, others] : object->dependents) {
+      std::vector<size_t> required;
+      for (std::string_view other : others)
+        if (const size_t entry = declare(other); other != name) required.push_back(entry);
+      layout.dependents.emplace_back(declare(name), std::move(required));
+    }
   }
-  const std::shared_ptr<const SimplePlanner::Names> names = patterns.empty() ? nullptr : names_of(entries, patterns);
-  const size_t regions_at_most = names ? names->regions.size() : 1;
-  std::vector<std::vector<ValueId>> applied(entries.size() + regions_at_most);  // what applies to the values
+  for (SimpleEntry& entry : entries) entry.is_required |= declared.contains(entry.name);
+  if (!patterns.empty()) layout.names = names_of(entries, patterns);
+  if (!layout.names) layout.regions.emplace_back();
+  else
+    for (uint32_t index = 0; index < layout.names->regions.size(); ++index) layout.regions.push_back({layout.names->regions[index].matched, index});
+  std::vector<std::vector<SchemaRef>>& applied = layout.values;
+  applied.resize(entries.size() + layout.regions.size());
   std::vector<bool> is_covered;
-  for (const SimpleSchema& schema : read) {
-    const ValueId additional = reader_.additional(schema);
+  for (const SimpleObject* object : positive) {
+    const SchemaRef additional = object->additional;
     if (additional != kNone) is_covered.assign(applied.size(), false);
-    const auto cover = [&](size_t at, ValueId value) {
+    const auto cover = [&](size_t at, SchemaRef value) {
       if (additional != kNone) is_covered[at] = true;
       applied[at].push_back(value);
     };
-    for (const auto& [name, value] : reader_.properties(schema)) cover(entry_of.at(name), value);
-    for (const auto& [pattern, value] : reader_.properties(schema, Keyword::kPatternProperties))
-      for (size_t at = 0; at < applied.size(); ++at) {
-        const auto& matched = at < entries.size() ? names->matched[at] : names->regions[at - entries.size()].matched;
-        if (std::ranges::find(matched, pattern_of.at(pattern)) != matched.end()) cover(at, value);
-      }
+    for (const auto& [name, value] : object->properties) cover(entry_of.at(name), value);
+    for (const auto& [pattern, value] : object->patterns)
+      for (size_t at = 0; at < applied.size(); ++at)
+        if (layout.matches(at, pattern)) cover(at, value);
     if (additional == kNone) continue;
     reader_.spend(applied.size() / kPairsANode);
     for (size_t at = 0; at < applied.size(); ++at)
       if (!is_covered[at]) applied[at].push_back(additional);
   }
-  reader_.spend(kShapeCost + kEntryCost * entries.size());
-  std::vector<PlanId> children;
-  std::vector<SimpleNode> regions;
-  const bool closes_rest = closes(read);
-  const bool is_closed = std::ranges::any_of(read, [&](const SimpleSchema& schema) { return reader_.is_closed(schema); });
-  const auto is_false = [&](ValueId schema) { return document_.kind(schema) == JsonKind::kFalse; };
-  for (size_t at = 0; at < applied.size(); ++at) {
-    if (at >= entries.size()) {
-      const bool is_named = names && !names->regions[at - entries.size()].matched.empty();
-      if (is_closed || (closes_rest && !is_named) || std::ranges::any_of(applied[at], is_false)) continue;
-      regions.push_back(names ? emit_.add_leaf({names->regions[at - entries.size()].key, SimpleLeaf::Size::kAtom}) : kNone);
+  if (closes) {  // what none of them names does not occur
+    std::vector<bool> is_named(applied.size());
+    for (const SimpleObject* object : holding) {
+      for (const auto& [name, value] : object->properties)
+        if (reader_.kind(value) != JsonKind::kFalse) is_named[entry_of.at(name)] = true;
+      for (std::string_view name : object->required) is_named[entry_of.at(name)] = true;
+      for (const auto& [name, others] : object->dependents) {
+        is_named[entry_of.at(name)] = true;
+        for (std::string_view other : others) is_named[entry_of.at(other)] = true;
+      }
+      for (const auto& [pattern, value] : object->patterns)
+        for (size_t at = 0; at < applied.size(); ++at)
+          if (layout.matches(at, pattern)) is_named[at] = true;
     }
-    children.push_back(applied[at].empty() ? anything() : request_all(applied[at]));
+    for (size_t at = 0; at < applied.size(); ++at)
+      if (!is_named[at]) applied[at].push_back(complement(kAnything));
   }
-  set_members(id, std::move(entries), std::move(regions), std::move(children));
+  const auto is_false = [&](SchemaRef schema) { return reader_.kind(schema) == JsonKind::kFalse; };
+  const bool is_closed = std::ranges::any_of(positive, &SimpleObject::is_closed);
+  for (size_t region = layout.regions.size(); region-- > 0;) {
+    const auto at = static_cast<std::ptrdiff_t>(entries.size() + region);
+    if (!is_closed && std::ranges::none_of(applied[static_cast<size_t>(at)], is_false)) continue;
+    layout.regions.erase(layout.regions.begin() + static_cast<std::ptrdiff_t>(region));
+    applied.erase(applied.begin() + at);
+  }
+  return layout;
+}
+
+// The names of members that objects declare, and that may occur.
+std::unordered_set<std::string_view> SimplePlanning::declared_names(std::span<const SimpleObject* const> objects) const {
+  std::unordered_set<std::string_view> declared;
+  for (const SimpleObject* object : objects)
+    for (const auto& [name, value] : object->properties) declared.insert(name);
+  for (const SimpleObject* object : objects)
+    for (const auto& [name, value] : object->properties)
+      if (document_.kind(value) == JsonKind::kFalse) declared.erase(name);
+  return declared;
+}
+
+// The keys of the regions.
+std::vector<SimpleNode> SimplePlanning::keys_of(const SimpleLayout& layout) {
+  std::vector<SimpleNode> keys;
+  for (const SimpleLayout::Region& region : layout.regions) {
+    if (region.index != kNone) keys.push_back(emit_.add_leaf({layout.names->regions[region.index].key, SimpleLeaf::Size::kAtom}));
+    else keys.push_back(layout.is_stateful() ? emit_.other_names(layout.entries) : kNone);
+  }
+  return keys;
 }
 
 std::shared_ptr<const SimplePlanner::Names> SimplePlanning::names_of(const std::vector<SimpleEntry>& entries,

@@ -247,7 +247,6 @@ void SimpleEmitter::append_member(std::vector<SimpleNode>& parts, std::string_vi
     if (part != kNone) parts.push_back(part);
 }
 
-// The names of an object that are not declared, as JSON strings.
 SimpleNode SimpleEmitter::other_names(const std::vector<SimpleEntry>& entries) {
   if (entries.empty()) return shared(SimpleSyntax::kAnyString);
   std::vector<SimpleNode> names;
@@ -276,6 +275,7 @@ SimpleNode SimpleEmitter::chain(std::initializer_list<SimpleNode> parts) {
 
 SimpleNode SimpleEmitter::add_leaf(const SimpleLeaf& leaf) {
   require(leaf.term.is_valid());
+  if (leaf.term.is_none()) return nothing();
   for (SimpleNode node : leaf_nodes_)
     if (terms_->leaves[terms_->nodes[node].low].is(leaf.term)) return node;
   terms_->leaves.push_back(leaf.term);

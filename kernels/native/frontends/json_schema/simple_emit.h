@@ -50,7 +50,7 @@ struct SimpleNotation {
   bool strips = false;   // whether texts lose a line break at each end
 };
 
-// A term of the Python side.
+// A term of the Python side; None: that of no text.
 struct SimpleLeaf {
   enum class Size : uint8_t { kLarge, kSmall, kAtom };  // small: as well repeated as called; atom: also within a choice
   nanobind::object term;
@@ -93,8 +93,9 @@ class SimpleEmitter {
   SimpleNode call(uint32_t rule) { return emit({Kind::kCall, 0, 0, rule, 0}); }
   SimpleNode shared(SimpleSyntax::Term term);
   SimpleNode add_leaf(const SimpleLeaf& leaf);
-  // The term of no text.
+  // The term of no text, and that of the empty one.
   SimpleNode nothing();
+  SimpleNode empty_string();
   bool is_nothing(SimpleNode node) const { return node == nothing_; }
   // Any one of the terms, each once.
   SimpleNode either(std::span<const SimpleNode> terms);
@@ -106,6 +107,8 @@ class SimpleEmitter {
   SimpleNode arguments_term(const SimpleContainer& container, std::span<const SimpleNode> values);
   // A value between two terms of the notation.
   SimpleNode written(const nanobind::object& before, SimpleNode value, const nanobind::object& after);
+  // The names of an object that are not declared, as JSON strings.
+  SimpleNode other_names(const std::vector<SimpleEntry>& entries);
   // Whether a term is as well repeated as called.
   bool is_small(SimpleNode node) const;
 
@@ -141,10 +144,8 @@ class SimpleEmitter {
   SimpleNode members_term(const SimpleContainer& container, std::span<const SimpleNode> values);
   SimpleNode sequence(std::initializer_list<SimpleNode> parts) { return combine(Kind::kSequence, {parts.begin(), parts.size()}); }
   SimpleNode choice(std::initializer_list<SimpleNode> parts) { return combine(Kind::kChoice, {parts.begin(), parts.size()}); }
-  SimpleNode empty_string();
   Chain member_chain(std::span<const SimpleEntry> entries, std::span<const SimpleNode> values, SimpleNode other, const Chain* after,
                      bool is_capped, bool may_end);
-  SimpleNode other_names(const std::vector<SimpleEntry>& entries);
 
   const SimpleSyntax& syntax_;
   const SimpleNotation* notation_;

@@ -47,26 +47,37 @@ SimplePlanning::PlanId SimplePlanning::constants(std::span<const ValueId> listed
   return constants(shape, are_texts);
 }
 
-// The values of a shape that it admits; with `are_texts` its strings, as the notation writes them.
-SimplePlanning::PlanId SimplePlanning::constants(const SimpleShape& shape, bool are_texts) {
+std::vector<ValueId> SimplePlanning::admitted(const SimpleShape& shape) {
   const SimpleValues& values = *shape.values[0];
   reader_.spend(kItemCost + kConstantCost * values.members.size());
   const std::vector<bool> excluded = excluded_of(values, shape.scalars);
+  std::vector<ValueId> found;
+  std::string text;
+  for (size_t i = 0; i < values.members.size(); ++i) {
+    if (!excluded.empty() && excluded[i]) continue;
+    text.clear();
+    if (!(reader_.append_constant(values.members[i], text) & shape.types)) continue;
+    if (std::ranges::all_of(shape.values, [&](const SimpleValues* other) { return other == &values || other->has(text); })) found.push_back(values.members[i]);
+  }
+  return found;
+}
+
+// The values of a shape that it admits; with `are_texts` its strings, as the notation writes them.
+SimplePlanning::PlanId SimplePlanning::constants(const SimpleShape& shape, bool are_texts) {
+  const std::vector<ValueId> members = admitted(shape);
   std::unordered_set<std::string> known;  // where there are many
   std::vector<SimpleNode> literals;
   const auto is_literal = [&](const std::string& text) {
     const SimpleTerms& terms = emit_.terms();
     return std::ranges::any_of(literals, [&](SimpleNode one) { return terms.text_of(terms.nodes[one]) == text; });
   };
-  const bool are_few = values.members.size() <= kFewConstants;
+  const bool are_few = members.size() <= kFewConstants;
   std::string text;
-  for (size_t i = 0; i < values.members.size(); ++i) {
-    if (!excluded.empty() && excluded[i]) continue;
+  for (ValueId member : members) {
     text.clear();
-    if (!(reader_.append_constant(values.members[i], text) & (are_texts ? kStringType : shape.types))) continue;
-    const bool is_common = std::ranges::all_of(shape.values, [&](const SimpleValues* other) { return other == &values || other->has(text); });
-    if (!is_common) continue;
-    if (are_texts) text = document_.string(values.members[i]);
+    const TypeBits type = reader_.append_constant(member, text);
+    if (are_texts && type != kStringType) continue;
+    if (are_texts) text = document_.string(member);
     if (are_few ? !is_literal(text) : known.insert(text).second) literals.push_back(emit_.literal(text));
   }
   if (literals.empty()) return done(emit_.nothing());
@@ -75,7 +86,7 @@ SimplePlanning::PlanId SimplePlanning::constants(const SimpleShape& shape, bool 
 }
 
 // Which values the simple keywords of schemas exclude; empty: none.
-std::vector<bool> SimplePlanning::excluded_of(const SimpleValues& values, std::span<const ValueId> scalars) {
+std::vector<bool> SimplePlanning::excluded_of(const SimpleValues& values, std::span<const SimpleScalar> scalars) {
   std::vector<bool> excluded;
   if (scalars.empty()) return excluded;
   excluded.resize(values.members.size());
@@ -88,57 +99,87 @@ std::vector<bool> SimplePlanning::excluded_of(const SimpleValues& values, std::s
     }
     listed = make_leaf_.attr("values")(text + "]");
   }
-  for (ValueId schema : scalars) {
-    std::string text = "{";
-    append_leaf(schema, false, text);
-    nb::object found = make_leaf_.attr("excluded")(text + "}", listed);
+  for (const SimpleScalar& scalar : scalars) {
+    std::string text = scalar.text;
+    if (scalar.schema != kNone) {
+      text = "{";
+      append_leaf(scalar.schema, false, text);
+      text.push_back('}');
+      is_read_[scalar.schema] = true;
+    }
+    nb::object found = make_leaf_.attr("excluded")(text, listed);
     require(!found.is_none());
-    is_read_[schema] = true;
     for (nb::handle index : found) excluded.at(nb::cast<size_t>(index)) = true;
   }
   return excluded;
 }
 
-// The leaf of the simple keywords of schemas; with `types` instead of their `type`, which one schema alone may keep.
 SimpleNode SimplePlanning::leaf_of(std::span<const ValueId> schemas, std::optional<uint8_t> types, bool is_argument) {
-  const bool is_simple = schemas.empty() || (schemas.size() == 1 && (types || !reader_.read(schemas[0]).has_values()));
-  std::string& text = leaf_text_;
-  text = "{";
+  std::vector<SimpleScalar> scalars;
+  for (ValueId schema : schemas) scalars.push_back({schema, {}, false, false});
+  return leaf_with(scalars, types, is_argument);
+}
+
+// The leaf of the simple keywords of schemas; with `types` instead of their `type`, which one schema alone may keep.
+SimpleNode SimplePlanning::leaf_with(std::span<const SimpleScalar> scalars, std::optional<uint8_t> types, bool is_argument) {
+  const std::string text = leaf_text(scalars, types);
+  const bool has_no_integers = types && (*types & kNumberType) == kFractionType;
+  const bool is_written = scalars.size() == 1 && scalars[0].schema != kNone && (types || !reader_.read(scalars[0].schema).has_values());
+  if (is_argument) return emit_.add_leaf(of_.leaf(text, helper_, "argument", true));
+  return emit_.add_leaf((scalars.empty() || is_written) && !has_no_integers ? of_.leaf(text, make_leaf_) : of_.leaf(text, helper_, "whole"));
+}
+
+std::string SimplePlanning::leaf_text(std::span<const SimpleScalar> scalars, std::optional<uint8_t> types) {
+  std::string text = "{";
+  const bool has_no_integers = types && (*types & kNumberType) == kFractionType;
   if (types) {
     text += "\"type\":[";
     for (size_t i = 0; i < kTypeNames.size(); ++i) {
       const uint8_t bits = kTypeBits[i];
-      if ((*types & bits) != bits || (bits == kIntegerType && *types & kFractionType)) continue;
+      const bool is_fraction = has_no_integers && bits == kNumberType;
+      if ((!is_fraction && (*types & bits) != bits) || (bits == kIntegerType && *types & kFractionType)) continue;
       if (text.back() != '[') text.push_back(',');
       append_quoted(kTypeNames[i], text);
     }
     text.push_back(']');
   }
-  if (schemas.size() == 1) append_leaf(schemas[0], !types, text);
-  if (schemas.size() > 1) {
-    text += ",\"allOf\":";
+  const auto append = [&](const SimpleScalar& scalar) {
+    if (scalar.schema == kNone) {
+      text += scalar.text;
+      return;
+    }
+    text.push_back('{');
+    append_leaf(scalar.schema, false, text);
+    text.push_back('}');
+    is_read_[scalar.schema] = true;
+  };
+  if (scalars.size() == 1 && scalars[0].schema != kNone && !has_no_integers) {
+    append_leaf(scalars[0].schema, !types, text);
+    is_read_[scalars[0].schema] = true;
+  } else if (!scalars.empty() || has_no_integers) {
+    text += types ? ",\"allOf\":" : "\"allOf\":";
     char before = '[';
-    for (ValueId schema : schemas) {
+    for (const SimpleScalar& scalar : scalars) {
       text.push_back(std::exchange(before, ','));
-      text.push_back('{');
-      append_leaf(schema, false, text);
-      text.push_back('}');
+      append(scalar);
+    }
+    if (has_no_integers) {
+      text.push_back(std::exchange(before, ','));
+      text += "{\"not\":{\"type\":\"integer\"}}";
     }
     text.push_back(']');
   }
   text.push_back('}');
-  for (ValueId schema : schemas) is_read_[schema] = true;
-  if (is_argument) return emit_.add_leaf(of_.leaf(text, helper_, "argument", true));
-  return emit_.add_leaf(is_simple ? of_.leaf(text, make_leaf_) : of_.leaf(text, helper_, "whole"));
+  return text;
 }
 
 // The leaf of a schema that has nothing but simple keywords and types.
 SimpleNode SimplePlanning::leaf_of(ValueId schema, bool is_argument) {
-  leaf_text_ = "{";
-  append_leaf(schema, true, leaf_text_);
-  leaf_text_.push_back('}');
+  std::string text = "{";
+  append_leaf(schema, true, text);
+  text.push_back('}');
   is_read_[schema] = true;
-  return emit_.add_leaf(is_argument ? of_.leaf(leaf_text_, helper_, "argument", true) : of_.leaf(leaf_text_, make_leaf_));
+  return emit_.add_leaf(is_argument ? of_.leaf(text, helper_, "argument", true) : of_.leaf(text, make_leaf_));
 }
 
 void SimplePlanning::append_leaf(ValueId id, bool with_types_and_values, std::string& text) const {

@@ -69,6 +69,15 @@ SimpleSchema SimpleReader::read(ValueId id) {
     require_schema(schema.value(Keyword::kAdditionalItems));
     schema.drop({{Keyword::kAdditionalItems}});
   }
+  for (Keyword keyword : {Keyword::kNot, Keyword::kIf, Keyword::kThen, Keyword::kElse})
+    if (schema.has(keyword)) require_schema(schema.value(keyword));
+  if (!schema.has(Keyword::kIf)) schema.drop({{Keyword::kThen, Keyword::kElse}});
+  if (schema.has(Keyword::kDependencies) || schema.has(Keyword::kDependentRequired)) {
+    if (!dependents(id).empty()) schema.seen |= SimpleSchema::bit(Keyword::kDependents);
+    schema.drop({{Keyword::kDependentRequired}});
+  }
+  for (Keyword keyword : {Keyword::kDependencies, Keyword::kDependentSchemas})
+    if (schema.has(keyword) && dependent_schemas(schema, keyword).empty()) schema.drop({{keyword}});
   return schema;
 }
 
@@ -133,6 +142,7 @@ ValueId SimpleReader::additional(const SimpleSchema& schema) const {
 
 // Whether a schema names the members that an object may have, if only to say that there are none.
 bool SimpleReader::names_some(const SimpleSchema& schema) const {
+  if (schema.has(Keyword::kDependents)) return true;
   if (schema.has(Keyword::kProperties) && properties(schema).empty()) return true;
   const auto may_occur = [&](const auto& member) { return document_.kind(member.value) != JsonKind::kFalse; };
   return std::ranges::any_of(properties(schema), may_occur) || !required_names(schema).empty() ||
@@ -160,6 +170,44 @@ std::vector<std::string_view> SimpleReader::required_names(const SimpleSchema& s
   return names;
 }
 
+// In the order of the text; a name that requires only itself requires nothing.
+SimpleReader::Dependents SimpleReader::dependents(ValueId id) const {
+  Dependents found;
+  for (const auto& [keyword, value] : document_.members(id)) {
+    const auto known = dialect_.keywords.find(keyword);
+    if (known == dialect_.keywords.end()) continue;
+    const bool is_dependencies = known->second == Keyword::kDependencies;
+    if (!is_dependencies && known->second != Keyword::kDependentRequired) continue;
+    require(document_.kind(value) == JsonKind::kObject);
+    for (const auto& [name, names] : document_.members(value)) {
+      const JsonKind kind = document_.kind(names);
+      if (is_dependencies && (kind == JsonKind::kObject || kind == JsonKind::kTrue || kind == JsonKind::kFalse)) continue;
+      require(kind == JsonKind::kArray);
+      std::vector<std::string_view> others;
+      for (ValueId other : document_.items(names)) {
+        require(document_.kind(other) == JsonKind::kString);
+        others.push_back(document_.string(other));
+      }
+      if (std::ranges::all_of(others, [&, own = name](std::string_view other) { return other == own; })) continue;
+      const auto same = std::ranges::find(found, name, &Dependents::value_type::first);
+      if (same == found.end()) found.emplace_back(name, std::move(others));
+      else same->second.insert(same->second.end(), others.begin(), others.end());
+    }
+  }
+  return found;
+}
+
+std::vector<JsonDocument::Member> SimpleReader::dependent_schemas(const SimpleSchema& schema, Keyword keyword) const {
+  std::vector<JsonDocument::Member> found;
+  require(document_.kind(schema.value(keyword)) == JsonKind::kObject);
+  for (const JsonDocument::Member& one : document_.members(schema.value(keyword))) {
+    if (keyword == Keyword::kDependencies && document_.kind(one.value) == JsonKind::kArray) continue;
+    require_schema(one.value);
+    found.push_back(one);
+  }
+  return found;
+}
+
 std::span<const ValueId> SimpleReader::branches(const SimpleSchema& schema, Keyword keyword) const {
   const ValueId list = schema.value(keyword);
   require(document_.kind(list) == JsonKind::kArray && !document_.items(list).empty());
@@ -174,6 +222,10 @@ std::span<const ValueId> SimpleReader::listed(const SimpleSchema& schema, Keywor
 }
 
 TypeBits SimpleReader::append_constant(ValueId id, std::string& out) const {
+  if (id == kMadeTrue || id == kMadeFalse) {
+    out += id == kMadeTrue ? "true" : "false";
+    return kBooleanType;
+  }
   switch (document_.kind(id)) {
     case JsonKind::kString: append_quoted(document_.string(id), out); return kStringType;
     case JsonKind::kInteger: require(document_.source(id) != "-0"); out += document_.source(id); return kIntegerType;
@@ -185,17 +237,26 @@ TypeBits SimpleReader::append_constant(ValueId id, std::string& out) const {
 }
 
 std::vector<Keyword> SimpleReader::parts(ValueId id, const SimpleSchema& schema) const {
-  std::vector<Keyword> found;
+  std::vector<Keyword> found, conditions;
   bool has_own = false;
   for (const auto& [name, value] : document_.members(id)) {
     const auto keyword = dialect_.keywords.find(name);
     if (keyword == dialect_.keywords.end() || !schema.has(keyword->second)) continue;
     const bool is_own = keyword->second == Keyword::kProperties;
     has_own |= is_own;
-    if (is_own || std::ranges::find(kInPlaceKeywords, keyword->second) != kInPlaceKeywords.end()) found.push_back(keyword->second);
+    if (std::ranges::find(kConditions, keyword->second) != kConditions.end()) conditions.push_back(keyword->second);
+    else if (is_own || std::ranges::find(kInPlaceKeywords, keyword->second) != kInPlaceKeywords.end()) found.push_back(keyword->second);
   }
   if (!has_own) found.insert(found.begin(), Keyword::kProperties);
+  found.insert(found.end(), conditions.begin(), conditions.end());
   return found;
+}
+
+JsonKind SimpleReader::kind(SchemaRef schema) const {
+  const SchemaRef id = schema & ~kNegated;
+  const JsonKind kind = id == kAnything || id == kMadeTrue ? JsonKind::kTrue : id == kMadeFalse ? JsonKind::kFalse : document_.kind(id);
+  if (!is_negated(schema)) return kind;
+  return kind == JsonKind::kTrue ? JsonKind::kFalse : kind == JsonKind::kFalse ? JsonKind::kTrue : kind;
 }
 
 bool SimpleReader::boolean(ValueId id) const {
@@ -278,14 +339,17 @@ std::string SimpleReader::pointer(ValueId id) const {
   return text;
 }
 
-ValueId SimpleReader::key(ValueId id) {
-  const auto [known, is_new] = keys_.try_emplace(id, id);
+SchemaRef SimpleReader::key(SchemaRef schema) {
+  if (const JsonKind says = kind(schema); says == JsonKind::kTrue || says == JsonKind::kFalse)
+    return says == JsonKind::kTrue ? kAnything : complement(kAnything);
+  const ValueId id = schema & ~kNegated;
+  const auto [known, is_new] = keys_.of.try_emplace(id, id);
   if (is_new) {
     std::string text;
     append_alike(id, 0, text);
-    known->second = written_.try_emplace(std::move(text), id).first->second;
+    known->second = keys_.written.try_emplace(std::move(text), id).first->second;
   }
-  return known->second;
+  return known->second | (schema & kNegated);
 }
 
 // Writes a value so that equal texts mean equal values with members in the same order.

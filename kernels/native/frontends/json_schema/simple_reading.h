@@ -9,6 +9,7 @@
 #include <string_view>
 #include <unordered_map>
 #include <unordered_set>
+#include <utility>
 #include <vector>
 
 #include "frontends/json_schema/json_document.h"
@@ -23,8 +24,20 @@ enum class Keyword : uint8_t {
   kIdentifier,  // simple where no reference depends on it
   kType, kNullable, kEnum, kConst, kReference, kAnyOf, kOneOf, kAllOf, kProperties, kRequired, kAdditionalProperties, kItems,
   kMinItems, kMaxItems, kUniqueItems, kAdditionalItems, kPatternProperties, kMinProperties, kMaxProperties,
+  kNot, kIf, kThen, kElse, kDependencies, kDependentRequired, kDependentSchemas,
+  kDependents,  // no keyword: names that require names, of `dependencies` or `dependentRequired`
 };
-constexpr size_t kKeywords = 22;
+constexpr size_t kKeywords = 30;
+
+// A schema; with kNegated: what is not valid against it.
+using SchemaRef = ValueId;
+constexpr SchemaRef kNegated = 1u << 31;
+// What stands in no document: the schema `true`, and constants.
+constexpr SchemaRef kAnything = kNegated - 2;
+constexpr ValueId kMadeTrue = kNegated - 3, kMadeFalse = kNegated - 4;
+
+inline SchemaRef complement(SchemaRef schema) { return schema ^ kNegated; }
+inline bool is_negated(SchemaRef schema) { return schema & kNegated; }
 
 // Types as bits, as in source/json_value.py.
 inline constexpr std::array<std::string_view, 7> kTypeNames = {"null", "boolean", "integer", "number", "string", "array", "object"};
@@ -37,8 +50,11 @@ inline constexpr std::array<uint8_t, 7> kTypeBits = {kNullType, kBooleanType, kI
 
 inline constexpr std::array kArrayKeywords = {Keyword::kItems, Keyword::kMinItems, Keyword::kMaxItems};
 inline constexpr std::array kObjectKeywords = {Keyword::kProperties, Keyword::kRequired, Keyword::kAdditionalProperties,
-                                               Keyword::kPatternProperties, Keyword::kMinProperties, Keyword::kMaxProperties};
-inline constexpr std::array kInPlaceKeywords = {Keyword::kReference, Keyword::kAnyOf, Keyword::kOneOf, Keyword::kAllOf};
+                                               Keyword::kPatternProperties, Keyword::kMinProperties, Keyword::kMaxProperties,
+                                               Keyword::kDependents};
+inline constexpr std::array kConditions = {Keyword::kNot, Keyword::kIf, Keyword::kDependencies, Keyword::kDependentSchemas};
+inline constexpr std::array kInPlaceKeywords = {Keyword::kReference, Keyword::kAnyOf, Keyword::kOneOf, Keyword::kAllOf,
+                                                Keyword::kNot, Keyword::kIf, Keyword::kDependencies, Keyword::kDependentSchemas};
 
 // Thrown where a schema is not simple, or not well-formed.
 struct NotSimple {};
@@ -88,11 +104,17 @@ struct SimpleSchema {
   static uint32_t bit(Keyword keyword) { return 1u << static_cast<size_t>(keyword); }
 };
 
+// Which schemas of a document are written alike, as far as that was asked.
+struct SimpleKeys {
+  std::unordered_map<std::string, ValueId> written;  // the first of all that are written alike
+  std::unordered_map<ValueId, ValueId> of;
+};
+
 // All of it throws NotSimple where the value is not what the keyword requires.
 class SimpleReader {
  public:
-  SimpleReader(const SimpleDialect& dialect, SimpleLimits limits, const JsonDocument& document)
-      : dialect_(dialect), limits_(limits), document_(document) {}
+  SimpleReader(const SimpleDialect& dialect, SimpleLimits limits, const JsonDocument& document, SimpleKeys& keys)
+      : dialect_(dialect), limits_(limits), document_(document), keys_(keys) {}
 
   const SimpleLimits& limits() const { return limits_; }
 
@@ -103,11 +125,18 @@ class SimpleReader {
   void check_arrays(const SimpleSchema& schema) const;
   void check_objects(const SimpleSchema& schema) const;
 
+  // kTrue and kFalse for what says as much, negated or not.
+  JsonKind kind(SchemaRef schema) const;
   bool boolean(ValueId id) const;
   uint32_t count(ValueId id) const;
   // The schemas under `properties` or `patternProperties`.
   std::span<const JsonDocument::Member> properties(const SimpleSchema& schema, Keyword keyword = Keyword::kProperties) const;
   std::vector<std::string_view> required_names(const SimpleSchema& schema) const;
+  // The names that require others, each with these.
+  using Dependents = std::vector<std::pair<std::string_view, std::vector<std::string_view>>>;
+  Dependents dependents(ValueId id) const;
+  // The schemas that hold where names occur.
+  std::vector<JsonDocument::Member> dependent_schemas(const SimpleSchema& schema, Keyword keyword) const;
   // The schema of the names that are not declared; kNone: they may hold anything.
   ValueId additional(const SimpleSchema& schema) const;
   bool names_some(const SimpleSchema& schema) const;
@@ -121,15 +150,20 @@ class SimpleReader {
   std::span<const ValueId> listed(const SimpleSchema& schema, Keyword keyword) const;
   // Writes a scalar in its canonical form; returns its type.
   TypeBits append_constant(ValueId id, std::string& out) const;
-  // Where the parts of a schema that apply in place stand, in the order of the text: kProperties for its own constraints.
+  // The parts of a schema that apply in place, in the order of the text, conditions last; kProperties for its own constraints.
   std::vector<Keyword> parts(ValueId id, const SimpleSchema& schema) const;
 
   // The schema that a reference within the document names.
   ValueId target(const SimpleSchema& schema) const;
   // The JSON Pointer of a value, as a URI fragment.  O(depth * log(size)).
   std::string pointer(ValueId id) const;
-  // The same number for values that are written alike.
-  ValueId key(ValueId id);
+  // The same number for schemas that are written alike.
+  SchemaRef key(SchemaRef schema);
+  // One of all schemas that are written alike, where `key` was asked for it; else the schema itself.
+  SchemaRef canonical(SchemaRef schema) const {
+    const auto known = keys_.of.find(schema & ~kNegated);
+    return known == keys_.of.end() ? schema : known->second | (schema & kNegated);
+  }
 
   // Counts nodes of the grammar.
   void spend(uint64_t cost) {
@@ -155,8 +189,7 @@ class SimpleReader {
   SimpleLimits limits_;
   const JsonDocument& document_;
   uint64_t spent_ = 0;
-  std::unordered_map<std::string, ValueId> written_;  // the first of all that are written alike
-  std::unordered_map<ValueId, ValueId> keys_;
+  SimpleKeys& keys_;
 };
 
 }  // namespace structgen

@@ -21,7 +21,9 @@ namespace {
 // What a schema constrains itself, beside simple keywords, which may say nothing.
 constexpr std::array kOwnKeywords = {Keyword::kEnum, Keyword::kConst, Keyword::kItems, Keyword::kMinItems, Keyword::kMaxItems,
                                      Keyword::kProperties, Keyword::kRequired, Keyword::kAdditionalProperties,
-                                     Keyword::kPatternProperties, Keyword::kMinProperties, Keyword::kMaxProperties};
+                                     Keyword::kPatternProperties, Keyword::kMinProperties, Keyword::kMaxProperties,
+                                     Keyword::kDependents};
+constexpr size_t kMaxRounds = 20;     // of planning, each with more alternatives that overlap
 constexpr size_t kLongestLeaf = 512;  // bytes of a leaf that is kept
 constexpr size_t kMaxLeaves = 4'096;
 
@@ -42,6 +44,7 @@ std::unique_ptr<SimpleTerms> SimplePlanning::all() {
     require(!reader_.read(schema).has(Keyword::kPatternProperties));
     leaf_of({{schema}}, kAnyType);  // which refuses what is not simple
   }
+  if (!are_alternatives_apart()) return nullptr;
   build(root);
   require(!emit_.is_nothing(plans_[root].term));
   emit_.terms().result = plans_[root].term;
@@ -49,7 +52,7 @@ std::unique_ptr<SimpleTerms> SimplePlanning::all() {
   return emit_.take();
 }
 
-SimplePlanning::PlanId SimplePlanning::add_pending(std::vector<ValueId> schemas) {
+SimplePlanning::PlanId SimplePlanning::add_pending(std::vector<SchemaRef> schemas) {
   require(depth_ <= of_.limits_.depth);
   Plan plan;
   plan.schemas = std::move(schemas);
@@ -60,7 +63,7 @@ SimplePlanning::PlanId SimplePlanning::add_pending(std::vector<ValueId> schemas)
 
 // The plan of a schema, made if it is new.
 SimplePlanning::PlanId SimplePlanning::request(ValueId id) {
-  const JsonKind kind = document_.kind(id);
+  const JsonKind kind = reader_.kind(id);
   if (kind == JsonKind::kTrue) return anything();
   if (kind == JsonKind::kFalse) return done(emit_.nothing());
   require(kind == JsonKind::kObject);
@@ -69,37 +72,53 @@ SimplePlanning::PlanId SimplePlanning::request(ValueId id) {
     ++plans_[known].uses;
     return known;
   }
-  const SimpleSchema schema = reader_.read_relevant(id);
-  if (!schema.is_leaf()) return known = add_pending({id});
-  return known = done(leaf_of(id));
+  // As the planner in Python has it, another schema that is written alike is no further use.
+  const ValueId first = document_.find(id, "$ref") == nullptr ? reader_.canonical(id) : id;
+  if (plan_of_[first] != kNone) return known = plan_of_[first];
+  const SimpleSchema schema = reader_.read_relevant(first);
+  return known = plan_of_[first] = schema.is_leaf() ? done(leaf_of(first)) : add_pending({first});
+}
+
+SimplePlanning::Conjunction SimplePlanning::conjunction(std::span<const SchemaRef> schemas) {
+  Conjunction all;
+  std::vector<SchemaRef> relevant;
+  for (SchemaRef schema : schemas) {
+    const JsonKind kind = reader_.kind(schema);
+    if (kind == JsonKind::kFalse) all.is_possible = false;
+    require(kind == JsonKind::kTrue || kind == JsonKind::kFalse || kind == JsonKind::kObject);
+    if (kind == JsonKind::kObject && (is_negated(schema) || !document_.members(schema).empty())) relevant.push_back(schema);
+  }
+  if (relevant.size() == 1 && !is_negated(relevant[0]) && all.is_possible) {
+    all.schemas = all.keys = std::move(relevant);
+    return all;
+  }
+  for (SchemaRef schema : relevant) {
+    const SchemaRef key = reader_.key(schema);
+    if (std::ranges::find(all.keys, key) != all.keys.end()) continue;
+    if (std::ranges::find(all.keys, complement(key)) != all.keys.end()) all.is_possible = false;
+    all.keys.push_back(key);
+    all.schemas.push_back(schema);
+  }
+  std::ranges::sort(all.keys);
+  return all;
 }
 
 // The plan of what must be valid against all of the schemas.
-SimplePlanning::PlanId SimplePlanning::request_all(const std::vector<ValueId>& ids) {
-  if (ids.size() == 1) return request(ids[0]);
-  std::vector<ValueId> distinct, keys;
-  bool is_possible = true;
-  for (ValueId id : ids) {
-    const JsonKind kind = document_.kind(id);
-    if (kind == JsonKind::kFalse) is_possible = false;
-    if (kind != JsonKind::kObject ? kind == JsonKind::kTrue : document_.members(id).empty()) continue;
-    const ValueId key = reader_.key(id);
-    if (std::ranges::find(keys, key) != keys.end()) continue;
-    keys.push_back(key);
-    distinct.push_back(id);
-  }
-  if (!is_possible) return done(emit_.nothing());
-  if (distinct.size() <= 1) return distinct.empty() ? anything() : request(distinct[0]);
-  std::ranges::sort(keys);
-  const auto [known, is_new] = conjunctions_.try_emplace(std::move(keys), kNone);
-  if (is_new) known->second = add_pending(std::move(distinct));
+SimplePlanning::PlanId SimplePlanning::request_all(const std::vector<SchemaRef>& schemas) {
+  if (schemas.size() == 1 && !is_negated(schemas[0])) return request(schemas[0]);
+  Conjunction all = conjunction(schemas);
+  if (!all.is_possible) return done(emit_.nothing());
+  if (all.schemas.empty()) return anything();
+  if (all.schemas.size() == 1 && !is_negated(all.schemas[0])) return request(all.schemas[0]);
+  const auto [known, is_new] = conjunctions_.try_emplace(std::move(all.keys), kNone);
+  if (is_new) known->second = add_pending(std::move(all.schemas));
   else ++plans_[known->second].uses;
   return known->second;
 }
 
 void SimplePlanning::expand(PlanId id) {
   if (plans_[id].form == Form::kValue) return expand_value(id);
-  if (plans_[id].schemas.size() > 1) return fill(id, shapes_.of_all(std::vector(plans_[id].schemas)));
+  if (plans_[id].schemas.size() > 1 || is_negated(plans_[id].schemas[0])) return fill(id, shapes_.of_all(std::vector(plans_[id].schemas)));
   const ValueId value = plans_[id].schemas[0];
   const SimpleSchema schema = reader_.read_relevant(value);
   if (schema.has_any(kInPlaceKeywords)) return in_place(id, value, schema);
@@ -107,11 +126,11 @@ void SimplePlanning::expand(PlanId id) {
   const bool has_array = schema.has_any(kArrayKeywords), has_object = schema.has_any(kObjectKeywords);
   const uint8_t others = schema.types & ~((has_array ? kArrayType : 0) | (has_object ? kObjectType : 0));
   if (others == 0 && schema.has(Keyword::kSimple)) leaf_of({{value}}, schema.types);  // which refuses what is not simple
-  if (schema.types == kObjectType) return object(id, {{value}});
+  if (schema.types == kObjectType) return object(id, value);
   std::vector<PlanId> parts;
   if (others != 0) parts.push_back(done(leaf_of({{value}}, others)));
   if (has_array) parts.push_back(array({{value}}));
-  if (has_object) object(parts.emplace_back(add(Plan())), {{value}});
+  if (has_object) object(parts.emplace_back(add(Plan())), value);
   set_children(id, std::move(parts));
 }
 
@@ -123,29 +142,39 @@ void SimplePlanning::in_place(PlanId id, ValueId value, const SimpleSchema& sche
   require(!schema.has(Keyword::kSimple) || reader_.has_bounds(value) || !is_free || parts.size() != 2);  // it may say nothing
   if (parts.size() == 2 && is_free && !schema.has(Keyword::kSimple)) {
     const Keyword keyword = parts[parts[0] == Keyword::kProperties ? 1 : 0];
-    if (keyword == Keyword::kReference) return alternatives(id, {{reader_.target(schema)}});
-    const std::span<const ValueId> branches = reader_.branches(schema, keyword);
-    const auto is_constant = [&](ValueId branch) { return shapes_.is_constant(branch); };
-    if (branches.size() == 1 || (keyword != Keyword::kAllOf && !std::ranges::all_of(branches, is_constant))) {
-      if (keyword == Keyword::kOneOf) shapes_.require_apart(branches);
-      return alternatives(id, branches);
+    if (keyword == Keyword::kReference) return alternatives(id, value, {{reader_.target(schema)}}, false);
+    if (std::ranges::find(kConditions, keyword) == kConditions.end()) {
+      const std::span<const ValueId> branches = reader_.branches(schema, keyword);
+      const auto is_constant = [&](ValueId branch) { return shapes_.is_constant(branch); };
+      if (branches.size() == 1 || (keyword != Keyword::kAllOf && !std::ranges::all_of(branches, is_constant)))
+        return alternatives(id, value, branches, keyword == Keyword::kOneOf);
     }
   }
   fill(id, shapes_.of(value));
 }
 
-void SimplePlanning::alternatives(PlanId id, std::span<const ValueId> branches) {
+void SimplePlanning::alternatives(PlanId id, ValueId schema, std::span<const ValueId> branches, bool is_one_of) {
+  if (is_one_of) shapes_.exclude(schema, branches, overlaps_.contains(schema), exclusions_);
   std::vector<PlanId> children;
-  for (ValueId branch : branches) children.push_back(request(branch));
+  for (uint32_t index = 0; index < branches.size(); ++index) {
+    std::vector<SchemaRef> alone = {branches[index]};
+    if (is_one_of)
+      for (ValueId rival : shapes_.rivals(schema, branches, index)) alone.push_back(complement(rival));
+    children.push_back(request_all(alone));
+  }
   plans_[id].is_in_place = true;
   set_children(id, std::move(children));
 }
 
 // Notes what shapes need.
 void SimplePlanning::fill(PlanId id, std::span<const SimpleShape> shapes) {
-  shapes_.require_apart(shapes);
+  shapes_.exclude(shapes, exclusions_);
+  // Those whose multiples others contain would be left out.
+  const auto is_stepped = [&](const SimpleScalar& one) { return one.schema == kNone ? one.text.find("\"multipleOf\"") != std::string::npos : document_.find(one.schema, "multipleOf") != nullptr; };
+  const auto may_be_absorbed = [&](const SimpleShape& shape) { return !(shape.types & ~kNumberType) && shape.values.empty() && std::ranges::any_of(shape.scalars, is_stepped); };
+  require(std::ranges::count_if(shapes, may_be_absorbed) < 2);
   if (shapes.size() == 1 && shapes[0].types == kObjectType && !shapes[0].objects.empty() && shapes[0].values.empty())
-    return object(id, shapes[0].objects);
+    return objects(id, shapes[0].objects);
   std::vector<PlanId> parts;
   for (const SimpleShape& shape : shapes) {
     if (shape.types == 0) continue;
@@ -156,9 +185,9 @@ void SimplePlanning::fill(PlanId id, std::span<const SimpleShape> shapes) {
     const bool has_array = shape.types & kArrayType && !shape.arrays.empty();
     const bool has_object = shape.types & kObjectType && !shape.objects.empty();
     const uint8_t others = shape.types & ~((has_array ? kArrayType : 0) | (has_object ? kObjectType : 0));
-    if (others != 0) parts.push_back(done(leaf_of(shape.scalars, others)));
+    if (others != 0) parts.push_back(done(leaf_with(shape.scalars, others)));
     if (has_array) parts.push_back(array(shape.arrays));
-    if (has_object) object(parts.emplace_back(add(Plan())), shape.objects);
+    if (has_object) objects(parts.emplace_back(add(Plan())), shape.objects);
   }
   set_children(id, std::move(parts));
 }
@@ -218,6 +247,7 @@ void SimplePlanning::finish(PlanId id) {
     case Form::kObject: term = emit_.object_term(plan, terms); break;
     case Form::kArray: term = emit_.array_term(plan, terms[0]); break;
     case Form::kItems: term = emit_.items_term(plan, terms[0]); break;
+    case Form::kChain: term = plan.chain->term(emit_, terms, plan.regions, reader_); break;
   }
   plan.state = State::kDone;
   if (plan.rule != kNone || (plan.uses > 1 && !plan.schemas.empty() && !emit_.is_small(term))) {
@@ -237,9 +267,10 @@ uint32_t SimplePlanning::rule_of(PlanId id) {
 // The pointers of the schemas of a plan.
 std::string SimplePlanning::label(PlanId id) const {
   std::string text;
-  for (ValueId schema : plans_[id].schemas) {
+  for (SchemaRef schema : plans_[id].schemas) {
     if (!text.empty()) text += " & ";
-    text += reader_.pointer(schema);
+    if (is_negated(schema)) text += "~";
+    text += reader_.pointer(schema & ~kNegated);
   }
   return text;
 }
@@ -259,10 +290,17 @@ SimplePlanner::SimplePlanner(nb::dict keywords, bool reference_stands_alone, Sim
 
 std::unique_ptr<SimpleTerms> SimplePlanner::plan(const JsonDocument& document, nb::handle make_leaf, nb::handle helper) {
   try {
-    return SimplePlanning(*this, document, make_leaf, helper).all();
+    SimpleOverlaps overlaps;
+    SimpleKeys keys;
+    for (size_t round = 0; round < kMaxRounds; ++round) {
+      SimplePlanning planning(*this, document, make_leaf, helper, overlaps, keys);
+      if (std::unique_ptr<SimpleTerms> terms = planning.all()) return terms;
+      SimpleOverlaps more = planning.found();
+      overlaps.merge(more);
+    }
   } catch (const NotSimple&) {
-    return nullptr;
   }
+  return nullptr;
 }
 
 SimpleLeaf SimplePlanner::leaf(const std::string& text, nb::handle maker, const char* method, bool is_argument) {

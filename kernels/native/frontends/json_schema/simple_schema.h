@@ -22,6 +22,16 @@ namespace structgen {
 
 class SimplePlanner {
  public:
+  // Which of several patterns names match.
+  struct Names {
+    struct Region {
+      std::vector<uint32_t> matched;
+      nanobind::object key;  // the texts of the names of the region
+    };
+    std::vector<std::vector<uint32_t>> matched;  // by declared names
+    std::vector<Region> regions;                 // of all others
+  };
+
   // keywords: a dict from names to numbers of `Keyword`.
   // closes: objects whose schemas name members, and say nothing of others, have no others.
   // requires_all: all members that schemas declare are required.
@@ -35,20 +45,12 @@ class SimplePlanner {
   //     that is as well repeated as called, and whether it is a choice; or None where there is none.  Its method
   //     `excluded` returns which constants such a schema excludes, as `values` reads them; None where it is refused.
   //   helper: its method `whole` does the same for constants and conjunctions of simple keywords, `argument` for the
-  //     values of arguments; `names` partitions the names of objects by patterns, or returns None where these are refused.
+  //     values of arguments; `empty` tells whether a conjunction of strings and numbers is proved to have no values;
+  //     `names` partitions the names of objects by patterns.  All return None where something is refused.
   std::unique_ptr<SimpleTerms> plan(const JsonDocument& document, nanobind::handle make_leaf, nanobind::handle helper);
 
  private:
   friend class SimplePlanning;
-  // Which of several patterns names match.
-  struct Names {
-    struct Region {
-      std::vector<uint32_t> matched;
-      nanobind::object key;  // the texts of the names of the region
-    };
-    std::vector<std::vector<uint32_t>> matched;  // by declared names
-    std::vector<Region> regions;                 // of all others
-  };
   // The leaf of a schema of simple keywords, made by a method, or by calling the maker; an empty object where there is none.
   SimpleLeaf leaf(const std::string& text, nanobind::handle maker, const char* method = nullptr, bool is_argument = false);
   // The same of the names of a schema with patterns; null where there are none.
