@@ -68,6 +68,8 @@ Program simple_program(const SimpleTerms& terms) {
       case SimpleTerms::Kind::kChoice: made.push_back(builder.emit({.kind = Kind::kChoice}, parts)); break;
       case SimpleTerms::Kind::kRepeat: made.push_back(builder.emit({.kind = Kind::kRepeat, .low = node.low, .high = node.high}, parts)); break;
       case SimpleTerms::Kind::kCall: made.push_back(builder.emit({.kind = Kind::kCall, .low = node.low})); break;
+      case SimpleTerms::Kind::kDistinct: made.push_back(builder.emit({.kind = Kind::kScope, .low = node.low}, parts)); break;
+      case SimpleTerms::Kind::kPermutation: made.push_back(builder.emit({.kind = Kind::kPermutation, .low = node.low, .high = node.high}, parts)); break;
       case SimpleTerms::Kind::kOtherNames:
         made.push_back(builder.json_string(builder.emit({.kind = Kind::kNot, .decoded = true}, {builder.choice(parts)})));
         break;

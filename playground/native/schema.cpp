@@ -127,7 +127,13 @@ Program read_schema(const std::string& source, const Library& library) {
   };
   const auto is_compound = [&](ValueId value) { return document->kind(value) == JsonKind::kArray || document->kind(value) == JsonKind::kObject || document->kind(value) == JsonKind::kFraction; };
   const auto has_compound = [&](ValueId value) { return document->kind(value) == JsonKind::kArray && std::ranges::any_of(document->items(value), is_compound); };
-  each({"uniqueItems"}, [&](ValueId value) { return document->kind(value) == JsonKind::kTrue; }, "is not read by this page");
+  for (ValueId schema : schemas) {  // what the planner leaves of it
+    const JsonDocument::Member *unique = document->find(schema, "uniqueItems"), *fewest = document->find(schema, "minItems"), *items = document->find(schema, "items");
+    if (unique == nullptr || document->kind(unique->value) != JsonKind::kTrue) continue;
+    const bool has_many = fewest != nullptr && document->source(fewest->value) != "0" && document->source(fewest->value) != "1";
+    const bool has_numbers = items != nullptr && document->kind(items->value) == JsonKind::kObject && document->find(items->value, "maximum") != nullptr;
+    if (has_many || has_numbers) throw fail("'uniqueItems' with two required items, or with integers that have bounds, is not read by this page", unique);
+  }
   each({"items"}, [&](ValueId value) { return document->kind(value) == JsonKind::kArray; }, "with an array of schemas is not read by this page");
   each({"enum"}, has_compound, "with arrays, objects or fractions is not read by this page beside other schemas for the same value");
   each({"const"}, is_compound, "with an array, an object or a fraction is not read by this page beside other schemas for the same value");

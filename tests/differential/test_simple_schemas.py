@@ -221,6 +221,9 @@ def test_random_schemas(seed: int, count: int) -> None:
         {"not": {"items": {"type": "string"}}},
         {"not": {"allOf": [{"not": {}}, {"pattern": "("}]}},
         {"not": {"enum": [[1]]}},
+        {"type": "array", "uniqueItems": 1},
+        {"type": "array", "uniqueItems": True, "minItems": 2},
+        {"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": 3}, "uniqueItems": True},
         {"type": "object", "properties": {"a": {"dependencies": {"b": [1]}}}},
         {"type": "object", "dependencies": {"a": "b"}},
         {"type": "object", "dependencies": {"a": {"$ref": "#"}}},
@@ -323,6 +326,18 @@ def test_what_is_left_to_the_other_planner(schema: object) -> None:
                 "node": {"type": "object", "properties": {"next": {"oneOf": [{"$ref": "#/definitions/node"}, {}]}}}
             },
             "oneOf": [{"$ref": "#/definitions/node"}, {"type": "object", "required": ["next"]}],
+        },
+        {"type": "array", "items": {"type": "string"}, "uniqueItems": True, "minItems": 1},
+        {"uniqueItems": True, "items": {"enum": ["a", "b", None, 1, "a"]}, "minItems": 2, "maxItems": 3},
+        {"type": "array", "items": {"type": ["boolean", "null"]}, "uniqueItems": True, "minItems": 3},
+        {"type": "array", "items": {"enum": ["a"]}, "uniqueItems": True, "maxItems": 1},
+        {"anyOf": [{"type": "array", "items": {"const": 1}, "uniqueItems": True, "minItems": 2}, {"type": "null"}]},
+        {
+            "allOf": [
+                {"items": {"oneOf": [{"const": "a"}, {"type": "null"}, {"enum": ["b", "a"]}]}},
+                {"uniqueItems": True},
+            ],
+            "type": ["array", "object"],
         },
         {"not": {"required": ["a"]}},
         {"type": ["object", "null"], "properties": {"a": {}, "b": {}}, "not": {"required": ["a", "b"]}},

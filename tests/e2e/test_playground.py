@@ -9,6 +9,7 @@ import json
 import random
 import shutil
 import subprocess
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,6 +20,7 @@ from playground_cases import FEWEST, JUDGE, PAGE, cases, hostile, vocabulary, wa
 
 import structgen as sg
 from structgen.cli.main import cli
+from structgen.errors import LimitExceeded
 from structgen.models import embedded_folder
 
 _ROOT: Final = Path(__file__).resolve().parents[2]
@@ -55,15 +57,10 @@ def test_masks_are_those_of_the_native_engine_in_node(judged: list[dict[str, Any
 
 _ONLY_IN_LINKS: Final = {
     "names": {"type": "object", "propertyNames": {"pattern": "^[a-z]+$"}, "additionalProperties": {"type": "integer"}},
-    "conditions": {
-        "type": "object",
-        "properties": {"a": {"type": "integer"}},
-        "if": {"required": ["a"]},
-        "then": {"maxProperties": 1},
-    },
-    "negations": {"type": "string", "not": {"pattern": "^a"}},
-    "branches that overlap": {"oneOf": [{"type": "integer", "minimum": 0}, {"type": "integer", "maximum": 9}]},
-    "items that differ": {"type": "array", "items": {"type": "integer"}, "uniqueItems": True},
+    "arrays to exclude": {"type": "array", "not": {"items": {"type": "string"}}},
+    "arrays that overlap": {"oneOf": [{"type": "array", "items": {"type": "null"}}, {"type": "array", "maxItems": 2}]},
+    "fractions": {"type": "number", "not": {"type": "integer"}},
+    "items that differ": {"type": "array", "items": {"type": "integer"}, "uniqueItems": True, "minItems": 2},
 }
 
 
@@ -104,8 +101,22 @@ _REFUSED: Final = [
     ("schema", '{"type": "string",}', "}", "no JSON"),
     ("schema", '{"type": "string", "x": tru}', "t", "no JSON: a value has to come"),
     ("schema", '{"a": 1, "a": 2}', '"a"', "occurs twice"),
-    ("schema", '{"type": "string", "not": {"const": "a"}}', '"not": {"const": "a"}', "not"),
-    ("schema", '{"properties": {"not": {}, "é": {"not": {"enum": []}}}}', '"not": {"enum": []}', "'not' is not read"),
+    ("schema", '{"not": {"minItems": 2}}', '"not": {"minItems": 2}', "'not' is likely why"),
+    (
+        "schema",
+        '{"properties": {"not": {}, "é": {"not": {"items": {}}}}}',
+        '"not": {"items": {}}',
+        "arrays that it excludes",
+    ),
+    (
+        "schema",
+        '{"properties": {"contains": {}, "é": {"contains": false}}}',
+        '"contains": false',
+        "'contains' is not read",
+    ),
+    ("schema", '{"items": {"uniqueItems": true, "minItems": 2}}', '"uniqueItems": true', "two required items"),
+    ("schema", '{"items": [{"type": "null"}]}', '"items": [{"type": "null"}]', "array of schemas"),
+    ("schema", '{"allOf": [{"enum": [[1]]}, {"minItems": 1}]}', '"enum": [[1]]', "beside other schemas"),
     ("schema", '{"type": "string", "pattern": "(?!a)b"}', '"pattern": "(?!a)b"', "look-around"),
     ("schema", '{"patternProperties": {"^b": {}, "(?!a)b": {}}}', '"(?!a)b": {}', "'patternProperties': look-around"),
     (
@@ -220,6 +231,7 @@ def test_masks_of_real_schemas_are_those_of_the_native_engine() -> None:
         if "error" in answer:
             assert answer["kind"] in ("unread", "limit"), (text[:200], answer)
         else:
-            cases.append({"notation": "schema", "source": text, **walk(sg.json_schema(schema), tokens, number)})
+            with suppress(LimitExceeded):  # the page decides less at once, so its limits are met elsewhere
+                cases.append({"notation": "schema", "source": text, **walk(sg.json_schema(schema), tokens, number)})
     assert _node("judge", cases)["faults"] == []
-    assert len(cases) > 0.8 * len(schemas)
+    assert len(cases) > 0.9 * len(schemas)

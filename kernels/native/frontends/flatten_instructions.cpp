@@ -113,6 +113,11 @@ uint32_t Flattening::plain(const SimpleTerms& terms) {
         made.push_back(emit({.kind = Kind::kRepeat, .low = node.low, .high = node.high}, parts));
         break;
       case SimpleTerms::Kind::kCall: made.push_back(emit({.kind = Kind::kCall, .low = first_rule + node.low})); break;
+      case SimpleTerms::Kind::kDistinct: take_parts(); made.push_back(emit({.kind = Kind::kScope, .low = node.low}, parts)); break;
+      case SimpleTerms::Kind::kPermutation:
+        take_parts();
+        made.push_back(emit({.kind = Kind::kPermutation, .low = node.low, .high = node.high}, parts));
+        break;
       case SimpleTerms::Kind::kOtherNames: take_parts(); made.push_back(other_strings(parts)); break;
     }
   }

@@ -1,7 +1,7 @@
 """The native planner for simple schemas: objects, arrays, constants, references, simple types, and what joins them.
 
-Unions, conjunctions, negations, conditions and alternatives that overlap are multiplied out as in Python, but for what
-needs more of arrays than their items, and of constants than scalars.
+Unions, conjunctions, negations, conditions and alternatives that overlap are multiplied out as in Python, but for
+complements of arrays, and constants that are no scalars.
 
 Most schemas use nothing else, and the native library plans these directly from the JSON text.  It makes the same terms
 as :class:`~structgen.frontends.json_schema.emit.planner.Planner`, the reference implementation; other schemas, and

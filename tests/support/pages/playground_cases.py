@@ -112,6 +112,49 @@ def _schemas() -> Iterator[Any]:
     yield _object({"s": {"type": "string", "allOf": [{"minLength": 2}, {"maxLength": 4}]}})
     yield from _numbers()
     yield from _texts_and_names()
+    yield from _negations()
+
+
+def _negations() -> Iterator[Any]:
+    names = _object({"a": {"type": "string"}, "b": {"type": "integer"}, "c": {}}, [])
+    old = {"$schema": "http://json-schema.org/draft-07/schema#"}
+    for excluded in (
+        {"required": ["a"]}, {"required": ["a", "b"]}, {"anyOf": [{"required": ["a"]}, {"required": ["b"]}]},
+        {"properties": {"b": {"minimum": 3}}},
+        {"properties": {"a": {"pattern": "^x"}, "b": {"const": 1}}, "required": ["a"]},
+        {"minProperties": 2}, {"maxProperties": 1}, {"not": {"required": ["c"]}}, {"type": "null"},
+    ):  # fmt: skip
+        yield {**names, "not": excluded}
+    yield {"type": "object", "not": {"patternProperties": {"^a": {"type": "string"}}}, "additionalProperties": True}
+    for excluded in (
+        {"enum": ["a", "b"]}, {"const": "x y"}, {"pattern": "^a", "maxLength": 3}, {"format": "date"}, {"minLength": 2},
+        {"type": "string", "pattern": "[0-9]$", "format": "uuid"},
+    ):  # fmt: skip
+        yield {"type": "string", "not": excluded}
+        yield {"type": ["string", "null"], "maxLength": 12, "not": excluded}
+    for excluded in ({"const": 1}, {"enum": [0, 5, -3]}, {"minimum": 3}, {"minimum": 3, "exclusiveMaximum": 9.5}):
+        yield {"type": "integer", "not": excluded}
+        yield {"type": "number", "minimum": -20, "maximum": 20, "not": excluded}
+    yield from ({"not": {"type": ["array", "object"]}}, {"not": {"const": True}, "type": ["boolean", "null"]})
+    yield from ({"enum": ["a", "b", 1, None], "not": {"enum": ["b", None]}}, {"not": {"enum": ["a", 1, None, False]}})
+    yield {**names, "oneOf": [{"required": ["a"]}, {"required": ["b"]}]}
+    yield {**names, "oneOf": [{"required": ["a", "b"]}, {"required": ["b", "c"]}, {"required": ["c"]}]}
+    yield {"oneOf": [_object({"a": {}, "b": {"type": kind}}, []) for kind in ("string", "integer", "null")]}
+    yield {"oneOf": [{"type": "string", "pattern": "^a"}, {"type": "string", "pattern": "b$", "maxLength": 9}]}
+    yield {"oneOf": [{"type": "string", "pattern": "^a"}, {"type": "string", "pattern": "^b"}]}
+    yield {"oneOf": [{"type": "integer", "minimum": 0}, {"type": "integer", "maximum": 9}]}
+    yield {"oneOf": [{"type": "string", "format": "date"}, {"type": "string", "maxLength": 10}]}
+    yield {**names, "dependencies": {"a": ["b"], "b": ["c", "a"]}}
+    yield {**names, "dependencies": {"c": {"required": ["a"], "properties": {"a": {"minLength": 2}}}, "a": ["c"]}}
+    yield {**names, "dependencies": {name: {"properties": {"a": {"enum": ["x"]}}} for name in "bcde"}}
+    yield {"$schema": "https://json-schema.org/draft/2020-12/schema", **names, "dependentRequired": {"c": ["a"]}}
+    yield {**old, **names, "if": {"required": ["a"]}, "then": {"required": ["b"]}, "else": {"maxProperties": 1}}
+    yield {**old, **names, "if": {"properties": {"b": {"const": 1}}}, "then": {"properties": {"c": {"type": "null"}}}}
+    for items in ({}, {"type": "string"}, {"enum": ["a", "b", 3]}, {"type": ["boolean", "null"]}, {"type": "integer"}):
+        yield {"type": "array", "items": items, "uniqueItems": True}
+        yield _object({"list": {"type": "array", "items": items, "uniqueItems": True, "minItems": 1, "maxItems": 2}})
+    node = {"type": "object", "properties": {"next": {"oneOf": [{"$ref": "#/definitions/n"}, {}]}}}
+    yield {"definitions": {"n": node}, "oneOf": [{"$ref": "#/definitions/n"}, {"type": "object", "required": ["next"]}]}
 
 
 def _numbers() -> Iterator[Any]:

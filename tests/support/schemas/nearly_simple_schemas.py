@@ -132,7 +132,7 @@ def container_of(chance: random.Random, depth: int, definitions: tuple[str, ...]
         if chance.random() < 0.4:
             schema["maxItems"] = chance.randint(0, 4)
         if chance.random() < 0.2:
-            schema["uniqueItems"] = chance.random() < 0.1
+            schema["uniqueItems"] = chance.random() < 0.6
     if kind >= 0.45:
         names = chance.sample(NAMES, chance.randint(0, 4))
         schema["properties"] = {name: schema_of(chance, depth - 1, definitions) for name in names}

@@ -12,31 +12,73 @@ namespace structgen {
 namespace {
 
 constexpr size_t kPairsANode = 8;  // schemas and names that are looked at together
+constexpr size_t kMaxValues = 5'000;  // that are enumerated, as _MAX_VALUES in emit/unique_items.py
 constexpr size_t kFewNames = 12;   // below this, comparing all pairs is cheaper than a table
 
 }  // namespace
 
-// The schemas of the items, with the bounds on their number.
-std::vector<SchemaRef> SimplePlanning::items_of(std::span<const ValueId> schemas, uint32_t& fewest, uint32_t& most) {
-  std::vector<SchemaRef> items;
+SimplePlanning::Arrays SimplePlanning::arrays_of(std::span<const ValueId> schemas) {
+  Arrays all;
   for (ValueId id : schemas) {
     const SimpleSchema schema = reader_.read(id);
-    bound(schema, Keyword::kMinItems, Keyword::kMaxItems, fewest, most);
+    bound(schema, Keyword::kMinItems, Keyword::kMaxItems, all.fewest, all.most);
+    all.are_unique |= schema.has(Keyword::kUniqueItems);
     if (!schema.has(Keyword::kItems)) continue;
     const ValueId item = schema.value(Keyword::kItems);
-    if (document_.kind(item) == JsonKind::kObject || !reader_.boolean(item)) items.push_back(item);
+    if (document_.kind(item) == JsonKind::kObject || !reader_.boolean(item)) all.items.push_back(item);
   }
-  return items;
+  all.are_unique &= all.most > 1;
+  return all;
 }
 
 // What the arrays of schemas that are met need.
 SimplePlanning::PlanId SimplePlanning::array(std::span<const ValueId> schemas) {
   reader_.spend(kItemCost);
+  const Arrays all = arrays_of(schemas);
   Plan plan;
-  plan.form = in_arguments_ ? Form::kItems : Form::kArray;
-  const std::vector<SchemaRef> items = items_of(schemas, plan.fewest, plan.most);
-  plan.children = {in_arguments_ ? request_item(items) : items.empty() ? anything() : request_all(items)};
+  plan.form = in_arguments_ ? Form::kItems : all.are_unique ? Form::kDistinct : Form::kArray;
+  plan.fewest = all.fewest;
+  plan.most = all.most;
+  if (all.are_unique) {
+    require(!in_arguments_);
+    std::vector<std::string> texts;
+    const std::vector<SimpleShape> shapes = all.items.empty() ? std::vector<SimpleShape>() : shapes_.of_all(all.items);
+    if (!all.items.empty() && enumerate(shapes, texts)) {
+      shapes_.exclude(shapes, exclusions_);
+      reader_.spend(kItemCost * texts.size());
+      return done(emit_.array_of_values(plan, texts));
+    }
+    require(all.fewest < 2);  // they might run out
+  }
+  plan.children = {in_arguments_ ? request_item(all.items) : all.items.empty() ? anything() : request_all(all.items)};
   return add(std::move(plan));
+}
+
+// As UniqueItems in emit/unique_items.py, but for integers between two bounds.
+bool SimplePlanning::enumerate(std::span<const SimpleShape> shapes, std::vector<std::string>& texts) {
+  std::unordered_set<std::string> known;
+  const auto add_text = [&](std::string text) {
+    if (known.insert(text).second) texts.push_back(std::move(text));
+  };
+  for (const SimpleShape& shape : shapes) {
+    if (!shape.values.empty()) {
+      for (ValueId value : admitted(shape)) {
+        std::string text;
+        reader_.append_constant(value, text);
+        add_text(std::move(text));
+      }
+    } else {
+      if (shape.types & ~(kBooleanType | kNullType | kIntegerType)) return false;
+      if (shape.types & kIntegerType) {
+        require(std::ranges::none_of(shape.scalars, &SimpleScalar::of_numbers));
+        return false;
+      }
+      if (shape.types & kBooleanType) add_text("true"), add_text("false");
+      if (shape.types & kNullType) add_text("null");
+    }
+    if (texts.size() > kMaxValues) return false;
+  }
+  return true;
 }
 
 void SimplePlanning::bound(const SimpleSchema& schema, Keyword fewest, Keyword most, uint32_t& low, uint32_t& high) const {

@@ -7,6 +7,7 @@
 
 #include "frontends/json_schema/json_document.h"
 #include "frontends/json_schema/simple_reading.h"
+#include "terms/term.h"
 
 namespace nb = nanobind;
 
@@ -90,6 +91,24 @@ SimpleNode SimpleEmitter::array_term(const SimpleContainer& container, SimpleNod
   const SimpleNode tail = combine(Kind::kRepeat, further, container.fewest > 1 ? container.fewest - 1 : 0, most == kNone ? kNone : most - 1);
   const SimpleNode some = sequence({item, tail, shared(SimpleSyntax::kCloseArray)});
   return sequence({shared(SimpleSyntax::kOpenArray), container.fewest > 0 ? some : choice({shared(SimpleSyntax::kEndArray), some})});
+}
+
+SimpleNode SimpleEmitter::array_of_values(const SimpleContainer& container, std::span<const std::string> texts) {
+  const SimpleNode open = shared(SimpleSyntax::kOpenArray), end = shared(SimpleSyntax::kEndArray);
+  const uint32_t fewest = std::max(container.fewest, 1u);
+  if (texts.size() < fewest || container.most < fewest) return container.fewest > 0 ? nothing() : sequence({open, end});
+  std::vector<SimpleNode> parts;
+  for (const std::string& text : texts) parts.push_back(literal(text));
+  parts.push_back(nothing());
+  parts.push_back(shared(SimpleSyntax::kComma));
+  const SimpleNode some = sequence({combine(Kind::kPermutation, parts, fewest, container.most), shared(SimpleSyntax::kCloseArray)});
+  return sequence({open, container.fewest > 0 ? some : choice({end, some})});
+}
+
+SimpleNode SimpleEmitter::distinct(SimpleNode array) {
+  if (is_nothing(array)) return array;
+  const SimpleNode parts[] = {array};
+  return combine(Kind::kDistinct, parts, static_cast<uint32_t>(Scope::kSpare));
 }
 
 SimpleNode SimpleEmitter::items_term(const SimpleContainer& container, SimpleNode item) {

@@ -101,6 +101,9 @@ class SimpleEmitter {
   SimpleNode either(std::span<const SimpleNode> terms);
   // The terms of containers; `values`: those of the entries, then those of the regions.
   SimpleNode array_term(const SimpleContainer& container, SimpleNode item);
+  SimpleNode array_of_values(const SimpleContainer& container, std::span<const std::string> texts);  // each at most once
+  // Arrays without equal items; at most one is required.
+  SimpleNode distinct(SimpleNode array);
   SimpleNode object_term(const SimpleContainer& container, std::span<const SimpleNode> values);
   // The same in the notation.
   SimpleNode items_term(const SimpleContainer& container, SimpleNode item);

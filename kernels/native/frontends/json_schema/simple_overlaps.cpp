@@ -61,9 +61,9 @@ bool SimplePlanning::is_empty(const SimpleShape& shape) {
   if (shape.types & kArrayType) {
     if (shape.arrays.empty()) return false;
     reader_.spend(kItemCost);
-    uint32_t fewest = 0, most = kNone;
-    const std::vector<SchemaRef> items = items_of(shape.arrays, fewest, most);
-    if (fewest <= most && (fewest == 0 || items.empty() || !is_empty(items))) return false;
+    const Arrays all = arrays_of(shape.arrays);
+    require(!all.are_unique || all.fewest < 2);
+    if (all.fewest <= all.most && (all.fewest == 0 || all.items.empty() || !is_empty(all.items))) return false;
   }
   return !(shape.types & kObjectType) || (!shape.objects.empty() && is_object_empty(shape.objects));
 }

@@ -54,6 +54,7 @@ class SimplePlanning {
     kItems,      // an array, in the notation
     kValue,      // of an argument, not planned yet; then a union
     kWritten,    // from its JSON
+    kDistinct,   // an array without equal items
     kChain,      // an object with a state between its members
   };
   enum class State : uint8_t { kNew, kOpen, kDone };
@@ -129,8 +130,15 @@ class SimplePlanning {
   PlanId part(ValueId id) { return in_arguments_ ? request_value(id) : request(id); }
   PlanId any_part() { return in_arguments_ ? any_argument() : anything(); }
   PlanId array(std::span<const ValueId> schemas);
-  // The bounds and the items of arrays that several schemas constrain.
-  std::vector<SchemaRef> items_of(std::span<const ValueId> schemas, uint32_t& fewest, uint32_t& most);
+  // What several schemas say of arrays.
+  struct Arrays {
+    std::vector<SchemaRef> items;
+    uint32_t fewest = 0, most = kNone;
+    bool are_unique = false;  // items that differ are more than one
+  };
+  Arrays arrays_of(std::span<const ValueId> schemas);
+  // The texts of the values that shapes have, where they are enumerated; false where they are not.
+  bool enumerate(std::span<const SimpleShape> shapes, std::vector<std::string>& texts);
   void bound(const SimpleSchema& schema, Keyword fewest, Keyword most, uint32_t& low, uint32_t& high) const;
   void object(PlanId id, ValueId schema);
   void objects(PlanId id, std::span<const SimpleObject* const> objects);

@@ -61,10 +61,7 @@ SimpleSchema SimpleReader::read(ValueId id) {
     if (schema.has(Keyword::kNullable) && document_.kind(schema.value(Keyword::kNullable)) == JsonKind::kTrue) schema.types |= kNullType;
   }
   if (schema.has(Keyword::kNullable)) boolean(schema.value(Keyword::kNullable));
-  if (schema.has(Keyword::kUniqueItems)) {
-    require(!boolean(schema.value(Keyword::kUniqueItems)));
-    schema.drop({{Keyword::kUniqueItems}});
-  }
+  if (schema.has(Keyword::kUniqueItems) && !boolean(schema.value(Keyword::kUniqueItems))) schema.drop({{Keyword::kUniqueItems}});
   if (schema.has(Keyword::kAdditionalItems)) {  // means nothing without an array under `items`
     require_schema(schema.value(Keyword::kAdditionalItems));
     schema.drop({{Keyword::kAdditionalItems}});

@@ -48,7 +48,7 @@ enum TypeBits : uint8_t {
 };
 inline constexpr std::array<uint8_t, 7> kTypeBits = {kNullType, kBooleanType, kIntegerType, kNumberType, kStringType, kArrayType, kObjectType};
 
-inline constexpr std::array kArrayKeywords = {Keyword::kItems, Keyword::kMinItems, Keyword::kMaxItems};
+inline constexpr std::array kArrayKeywords = {Keyword::kItems, Keyword::kMinItems, Keyword::kMaxItems, Keyword::kUniqueItems};
 inline constexpr std::array kObjectKeywords = {Keyword::kProperties, Keyword::kRequired, Keyword::kAdditionalProperties,
                                                Keyword::kPatternProperties, Keyword::kMinProperties, Keyword::kMaxProperties,
                                                Keyword::kDependents};

@@ -19,7 +19,7 @@ namespace structgen {
 namespace {
 
 // What a schema constrains itself, beside simple keywords, which may say nothing.
-constexpr std::array kOwnKeywords = {Keyword::kEnum, Keyword::kConst, Keyword::kItems, Keyword::kMinItems, Keyword::kMaxItems,
+constexpr std::array kOwnKeywords = {Keyword::kEnum, Keyword::kConst, Keyword::kItems, Keyword::kMinItems, Keyword::kMaxItems, Keyword::kUniqueItems,
                                      Keyword::kProperties, Keyword::kRequired, Keyword::kAdditionalProperties,
                                      Keyword::kPatternProperties, Keyword::kMinProperties, Keyword::kMaxProperties,
                                      Keyword::kDependents};
@@ -246,6 +246,7 @@ void SimplePlanning::finish(PlanId id) {
     case Form::kWritten: term = emit_.written(plan.written->before, terms[0], plan.written->after); break;
     case Form::kObject: term = emit_.object_term(plan, terms); break;
     case Form::kArray: term = emit_.array_term(plan, terms[0]); break;
+    case Form::kDistinct: term = emit_.distinct(emit_.array_term(plan, terms[0])); break;
     case Form::kItems: term = emit_.items_term(plan, terms[0]); break;
     case Form::kChain: term = plan.chain->term(emit_, terms, plan.regions, reader_); break;
   }

@@ -1,4 +1,4 @@
-// The planner of simple JSON Schemas: objects, arrays, constants, references, simple types, unions and conjunctions.
+// The planner of simple JSON Schemas: objects, arrays, constants, references, simple types, and what joins and negates them.
 //
 // It makes what structgen.frontends.json_schema.emit.planner makes, node by node, in a small part of the time; that is
 // the reference implementation, and takes over for every schema that needs more, or that is invalid.

@@ -25,6 +25,8 @@ struct SimpleTerms {
     kChoice,
     kRepeat,      // one part, low to high times; high kNone: no bound
     kCall,        // low: rule
+    kDistinct,    // one part, without equal items; low: the Scope
+    kPermutation, // each part at most once, in any order, low to high of them; then what stands for others, and the separator
     kOtherNames,  // JSON strings whose value is none of the parts, which are names
   };
   struct Node {
