@@ -123,6 +123,19 @@ class Server:
 @pytest.fixture(scope="session")
 def start(folder: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Server]]:
     """Start a server with options and environment variables; it ends with the tests."""
+    with _starting(folder, tmp_path_factory) as started:
+        yield started
+
+
+@pytest.fixture
+def start_for_test(folder: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Server]]:
+    """The same; the server ends with the test, and its memory is free."""
+    with _starting(folder, tmp_path_factory) as started:
+        yield started
+
+
+@contextlib.contextmanager
+def _starting(folder: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Server]]:
     with contextlib.ExitStack() as running:
 
         def started(*options: str, of: str = folder, **variables: str) -> Server:

@@ -181,9 +181,9 @@ def test_many_requests_of_many_kinds_at_once(server: Server) -> None:
     [("--tensor-parallel-size", "2"), ("--data-parallel-size", "2"), ("--api-server-count", "2")],
     ids=["tensor", "data", "servers"],
 )
-def test_several_processes(start: Callable[..., Server], options: tuple[str, str]) -> None:
+def test_several_processes(start_for_test: Callable[..., Server], options: tuple[str, str]) -> None:
     """Each process has the plug-in: those that answer refuse, those that schedule fill the rows of all workers."""
-    held = start("--structured-outputs-config.backend", "structgen", *options)
+    held = start_for_test("--structured-outputs-config.backend", "structgen", *options)
     bad = [_bad(at) for at in range(8)]
     good = [each[1] for each in KINDS] * 3
     with ThreadPoolExecutor(8) as pool:
