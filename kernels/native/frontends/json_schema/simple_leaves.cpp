@@ -115,22 +115,24 @@ std::vector<bool> SimplePlanning::excluded_of(const SimpleValues& values, std::s
 }
 
 SimpleNode SimplePlanning::leaf_of(std::span<const ValueId> schemas, std::optional<uint8_t> types, bool is_argument) {
-  std::vector<SimpleScalar> scalars;
-  for (ValueId schema : schemas) scalars.push_back({schema, {}, false, false});
-  return leaf_with(scalars, types, is_argument);
+  if (schemas.empty()) return leaf_with({}, types, is_argument);
+  require(schemas.size() == 1);
+  const SimpleScalar scalar{schemas[0], {}, false, false};
+  return leaf_with({&scalar, 1}, types, is_argument);
 }
 
 // The leaf of the simple keywords of schemas; with `types` instead of their `type`, which one schema alone may keep.
 SimpleNode SimplePlanning::leaf_with(std::span<const SimpleScalar> scalars, std::optional<uint8_t> types, bool is_argument) {
-  const std::string text = leaf_text(scalars, types);
+  const std::string& text = leaf_text(scalars, types);
   const bool has_no_integers = types && (*types & kNumberType) == kFractionType;
   const bool is_written = scalars.size() == 1 && scalars[0].schema != kNone && (types || !reader_.read(scalars[0].schema).has_values());
   if (is_argument) return emit_.add_leaf(of_.leaf(text, helper_, "argument", true));
   return emit_.add_leaf((scalars.empty() || is_written) && !has_no_integers ? of_.leaf(text, make_leaf_) : of_.leaf(text, helper_, "whole"));
 }
 
-std::string SimplePlanning::leaf_text(std::span<const SimpleScalar> scalars, std::optional<uint8_t> types) {
-  std::string text = "{";
+const std::string& SimplePlanning::leaf_text(std::span<const SimpleScalar> scalars, std::optional<uint8_t> types) {
+  std::string& text = leaf_text_;
+  text = "{";
   const bool has_no_integers = types && (*types & kNumberType) == kFractionType;
   if (types) {
     text += "\"type\":[";
@@ -175,7 +177,8 @@ std::string SimplePlanning::leaf_text(std::span<const SimpleScalar> scalars, std
 
 // The leaf of a schema that has nothing but simple keywords and types.
 SimpleNode SimplePlanning::leaf_of(ValueId schema, bool is_argument) {
-  std::string text = "{";
+  std::string& text = leaf_text_;
+  text = "{";
   append_leaf(schema, true, text);
   text.push_back('}');
   is_read_[schema] = true;

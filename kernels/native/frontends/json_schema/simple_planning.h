@@ -172,7 +172,8 @@ class SimplePlanning {
   SimpleNode leaf_of(std::span<const ValueId> schemas, std::optional<uint8_t> types, bool is_argument = false);
   SimpleNode leaf_of(ValueId schema, bool is_argument = false);
   void append_leaf(ValueId id, bool with_types_and_values, std::string& text) const;
-  std::string leaf_text(std::span<const SimpleScalar> scalars, std::optional<uint8_t> types);
+  // Valid until the next.
+  const std::string& leaf_text(std::span<const SimpleScalar> scalars, std::optional<uint8_t> types);
 
   SimplePlanner& of_;
   const JsonDocument& document_;
@@ -188,6 +189,7 @@ class SimplePlanning {
   std::vector<SimpleShapes::Exclusion> exclusions_;    // the alternatives that must exclude each other
   std::map<std::vector<SchemaRef>, bool> proofs_;      // whether conjunctions are empty; false on the way
   uint32_t proof_depth_ = 0;
+  std::string leaf_text_;
   std::vector<bool> is_read_;    // likewise: by the planner in Python
   std::unordered_map<const SimpleValues*, nanobind::object> listed_;  // the values for the planner in Python
   std::vector<Plan> plans_;

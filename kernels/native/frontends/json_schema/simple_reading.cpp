@@ -66,6 +66,7 @@ SimpleSchema SimpleReader::read(ValueId id) {
     require_schema(schema.value(Keyword::kAdditionalItems));
     schema.drop({{Keyword::kAdditionalItems}});
   }
+  if (!schema.has_conditions()) return schema;
   for (Keyword keyword : {Keyword::kNot, Keyword::kIf, Keyword::kThen, Keyword::kElse})
     if (schema.has(keyword)) require_schema(schema.value(keyword));
   if (!schema.has(Keyword::kIf)) schema.drop({{Keyword::kThen, Keyword::kElse}});

@@ -88,6 +88,7 @@ struct SimpleSchema {
   void drop(std::span<const Keyword> keywords) {
     for (Keyword keyword : keywords) seen &= ~bit(keyword);
   }
+  bool has_conditions() const { return seen >> static_cast<size_t>(Keyword::kNot) != 0; }
   bool has_any(std::span<const Keyword> keywords) const {
     for (Keyword keyword : keywords)
       if (has(keyword)) return true;
@@ -161,6 +162,7 @@ class SimpleReader {
   SchemaRef key(SchemaRef schema);
   // One of all schemas that are written alike, where `key` was asked for it; else the schema itself.
   SchemaRef canonical(SchemaRef schema) const {
+    if (keys_.of.empty()) return schema;
     const auto known = keys_.of.find(schema & ~kNegated);
     return known == keys_.of.end() ? schema : known->second | (schema & kNegated);
   }

@@ -73,7 +73,7 @@ SimplePlanning::PlanId SimplePlanning::request(ValueId id) {
     return known;
   }
   // As the planner in Python has it, another schema that is written alike is no further use.
-  const ValueId first = document_.find(id, "$ref") == nullptr ? reader_.canonical(id) : id;
+  const ValueId same = reader_.canonical(id), first = same == id || document_.find(id, "$ref") != nullptr ? id : same;
   if (plan_of_[first] != kNone) return known = plan_of_[first];
   const SimpleSchema schema = reader_.read_relevant(first);
   return known = plan_of_[first] = schema.is_leaf() ? done(leaf_of(first)) : add_pending({first});
