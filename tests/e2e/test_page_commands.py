@@ -109,14 +109,14 @@ def _shown_lines() -> list[str]:
 def test_options_exist(line: str) -> None:
     """The arguments of each command are read by the command; files need not be there."""
     words = shlex.split(re.sub(r"<\([^)]*\)", "FILE", re.split(r" (?:2?>|\||#|&)", line)[0]))[1:]
-    context = click.Context(cli)
+    context = click.Context(cli, **cli.context_settings)
     command = cli.get_command(context, words[0])
     assert command is not None, words[0]
     while isinstance(command, click.Group):
         words = words[1:]
         command = command.get_command(context, words[0])
         assert command is not None, words[0]
-    command.make_context(words[0], words[1:], resilient_parsing=False)
+    command.make_context(words[0], words[1:], parent=context, resilient_parsing=False)
 
 
 def test_lines_are_found() -> None:
