@@ -154,7 +154,7 @@ def test_members_have_their_signatures(site: Path) -> None:
     engine = (site / "reference/api/engine.md").read_text(encoding="utf-8")
     for name in ("accept", "fill_mask", "rollback", "fork", "explain", "forced_tokens", "is_accepting"):
         assert f"{{ #Matcher.{name} }}" in engine, name
-    assert "fill_mask(self, bitmask: ndarray[dtype=int32" in engine
+    assert "fill_mask(self, bitmask: Any, row: int = 0, *, budget: int | None = None) -> None" in engine
     generation = (site / "reference/api/generation.md").read_text(encoding="utf-8")
     assert "    max_tokens: int | None = None," in generation
     assert "[`BudgetError`](structgen.errors.md#BudgetError): the shortest string" in generation
