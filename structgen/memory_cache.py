@@ -14,7 +14,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Generic, ParamSpec, TypeVar
+from typing import Any, Final, Generic, ParamSpec, TypeVar, cast
 from weakref import WeakValueDictionary
 
 from structgen.errors import ArgumentError, found
@@ -176,7 +176,8 @@ class ContentCache(Generic[Value]):
 
     def __init__(self, share: Share) -> None:
         self._share = share
-        self._held: OrderedDict[Hashable, tuple[Value, int]] = OrderedDict()  # most recently used last
+        self._held: OrderedDict[Hashable, Value] = OrderedDict()  # most recently used last
+        self._sizes: dict[Hashable, int] = {}  # apart: Python's cycle collector would look at each pair
         self._hits = 0
         self._misses = 0
         self.bytes = 0
@@ -201,7 +202,7 @@ class ContentCache(Generic[Value]):
         self._hits += 1
         self._share.uses = self.used = self._share.uses + 1
         self._held.move_to_end(key)
-        return held[0]
+        return held
 
     def put(self, key: Hashable, value: Value, size: int) -> None:
         """Cache a value; ``size`` is its bytes with its key, about. A value larger than the share is not cached.
@@ -218,10 +219,11 @@ class ContentCache(Generic[Value]):
             for key, value, size in entries:
                 before = self._held.pop(key, None)
                 if before is not None:
-                    self._add(-before[1])
+                    self._add(-self._sizes.pop(key))
                     replaced.append(before)
                 if size <= most:
-                    self._held[key] = value, size
+                    self._held[key] = value
+                    self._sizes[key] = size
                     self._add(size)
             share.uses = self.used = share.uses + 1
             if share.bytes > most:
@@ -229,7 +231,8 @@ class ContentCache(Generic[Value]):
 
     def pop(self) -> tuple[Value, int]:
         """Take out the value that was used longest ago. Under the lock of the share."""
-        _, (value, size) = self._held.popitem(last=False)
+        key, value = self._held.popitem(last=False)
+        size = self._sizes.pop(key)
         self._add(-size)
         return value, size
 
@@ -241,6 +244,7 @@ class ContentCache(Generic[Value]):
         """Drop all values, but not the counts; return their bytes."""
         with self._share.lock:
             dropped, self._held, size = self._held, OrderedDict(), self.bytes
+            self._sizes.clear()
             self._add(-size)
         dropped.clear()
         return size
@@ -265,22 +269,25 @@ def cached(
     """Like ``functools.lru_cache``, in bytes: ``size`` is that of a result. For hashable arguments."""
 
     def decorate(function: Callable[_Arguments, Value]) -> Callable[_Arguments, Value]:
-        cache: ContentCache[tuple[Value]] = ContentCache(share)
+        cache: ContentCache[object] = ContentCache(share)
 
         @functools.wraps(function)
         def call(*args: _Arguments.args, **named: _Arguments.kwargs) -> Value:
             key = (args, tuple(named.items())) if named else args
-            result = cache.get(key)
-            if result is None:
-                result = (function(*args, **named),)
-                cache.put(key, result, _ENTRY_BYTES + size(result[0]))
-            return result[0]
+            held = cache.get(key)
+            if held is None:
+                result = function(*args, **named)
+                cache.put(key, _NONE if result is None else result, _ENTRY_BYTES + size(result))
+                return result
+            return cast("Value", None if held is _NONE else held)
 
         return call
 
     return decorate
 
 
+_NONE: Final = object()
+"""Stands for ``None`` in a cache."""
 _ENTRY_BYTES: Final = 512
 """Of an entry with a small key."""
 

@@ -182,6 +182,7 @@ class Flattener:
         max_nodes: int,
         rewrite: Callable[[Any], object] | None,
     ) -> FlatGrammar: ...
+    def untrack(self, term: object) -> None: ...
 
 def couple(
     engine: Engine, grammar: FlatGrammar, eos: Sequence[int], limits: Limits, is_own: bool

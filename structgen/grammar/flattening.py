@@ -22,7 +22,7 @@ from structgen.grammar.nodes.description import Described
 from structgen.grammar.visitor import NodeTable, fold
 from structgen.memory_cache import TERMS, ContentCache
 
-__all__ = ["flatten", "is_empty", "memory_of", "recognizes"]
+__all__ = ["flatten", "is_empty", "memory_of", "recognizes", "untrack"]
 
 
 class SpecialTokens(Protocol):
@@ -242,6 +242,17 @@ def flatten(
         return _FLATTENER.flatten(grammar, known, _Host, vocabulary, max_nodes, rewrite)
     except _SeveralIds:
         return flatten(_with_sets(grammar, vocabulary), known, vocabulary, max_nodes, rewrite)
+
+
+def untrack(term: Grammar) -> None:
+    """Take the nodes of a term that will be kept from Python's cycle collector, except for descriptions.
+
+    Terms are immutable, so no node is a part of a cycle.  The caches hold hundreds of thousands of nodes, and a full
+    collection, in which no thread runs, would look at each of them.
+
+    Complexity: linear in the nodes that are tracked.
+    """
+    _FLATTENER.untrack(term)
 
 
 def _with_sets(grammar: Grammar, vocabulary: SpecialTokens | None) -> Grammar:

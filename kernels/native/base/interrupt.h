@@ -1,7 +1,9 @@
-// Long work asks from time to time whether the user has interrupted it (Ctrl-C).
+// Long work asks from time to time whether the user has interrupted it (Ctrl-C), and lets other threads of Python run.
 #pragma once
 
 #include <atomic>
+#include <chrono>
+#include <cstdint>
 #include <exception>
 
 namespace structgen {
@@ -31,6 +33,35 @@ class Uninterruptible {
     static thread_local int count = 0;
     return count;
   }
+};
+
+// Gives up the GIL if another thread of Python wants it.  May throw what signals raise.  Set by the bindings; does
+// nothing before.
+inline void (*let_others_run)() = [] {};
+
+// Of work that needs the GIL, on which another thread may wait to sample the next token.
+class GilPulse {
+ public:
+  // Counts steps of some hundred nanoseconds.  Other threads may change Python's objects meanwhile, as in a call of Python.
+  void beat(uint32_t steps = 1) {
+    steps_ += steps;
+    if (steps_ >= kEvery) look();
+  }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  static constexpr uint32_t kEvery = 256;
+  static constexpr Clock::duration kTurn = std::chrono::microseconds(500);
+
+  void look() {
+    steps_ = 0;
+    if (Clock::now() - began_ < kTurn) return;
+    let_others_run();
+    began_ = Clock::now();
+  }
+
+  uint32_t steps_ = 0;
+  Clock::time_point began_ = Clock::now();
 };
 
 }  // namespace structgen

@@ -38,9 +38,18 @@ void look_for_signals() {
 
 void bind_errors(nb::module_& m) {
   check_interrupt = look_for_signals;
+  // Any function that is written in Python: its first instruction does what the interpreter does between instructions.
+  // To give up the GIL and take it again would start the wait of other threads anew each time, so that they never ask.
+  static nb::object python_function = nb::module_::import_("threading").attr("main_thread");
+  let_others_run = [] {
+    if (python_function.is_valid()) python_function();
+  };
   static nb::object limit_error;  // called as limit_error(name, maximum, evidence); set by the Python face
   m.def("set_limit_error", [](nb::object type) { limit_error = std::move(type); }, "type"_a);
-  nb::module_::import_("atexit").attr("register")(nb::cpp_function([] { limit_error.reset(); }));
+  nb::module_::import_("atexit").attr("register")(nb::cpp_function([] {
+    python_function.reset();
+    limit_error.reset();
+  }));
   nb::register_exception_translator([](const std::exception_ptr& pointer, void*) {
     try {
       std::rethrow_exception(pointer);

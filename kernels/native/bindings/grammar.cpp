@@ -58,7 +58,8 @@ void bind_grammar(nb::module_& m) {
 
   nb::class_<Flattener>(m, "Flattener")
       .def(nb::init<nb::handle>(), "classes"_a)
-      .def("flatten", &Flattener::flatten, "grammar"_a, "known"_a, "host"_a, "vocabulary"_a.none(), "max_nodes"_a, "rewrite"_a.none());
+      .def("flatten", &Flattener::flatten, "grammar"_a, "known"_a, "host"_a, "vocabulary"_a.none(), "max_nodes"_a, "rewrite"_a.none())
+      .def("untrack", &Flattener::untrack, "term"_a);
 }
 
 }  // namespace structgen

@@ -29,6 +29,15 @@ namespace structgen {
 
 namespace {
 
+constexpr size_t kFewBytes = 1'000;  // less is read faster than the GIL is given up and taken
+
+// A document of a text, which is read without the GIL; null where the text is not plain JSON (`JsonDocument::parse`).
+std::unique_ptr<const JsonDocument> document_of(std::string_view text, size_t max_depth) {
+  if (text.size() < kFewBytes) return JsonDocument::parse(std::string(text), max_depth);
+  const nb::gil_scoped_release release;
+  return JsonDocument::parse(std::string(text), max_depth);
+}
+
 // The terms of a simple schema, and the dialect of its planner; None where it is not simple.
 //   planners: by what `$schema` declares or None: a planner, what makes its leaves, the dialect, and what
 //     helps with more than leaves; or None for no draft.
@@ -36,7 +45,7 @@ namespace {
 nb::object plan_simple(nb::str text, size_t max_depth, nb::dict planners, nb::handle add_planner) {
   const std::optional<std::string_view> source = utf8(text);
   if (!source) return nb::none();
-  const std::unique_ptr<const JsonDocument> document = JsonDocument::parse(std::string(*source), max_depth);
+  const std::unique_ptr<const JsonDocument> document = document_of(*source, max_depth);
   if (document == nullptr || document->kind(document->root()) != JsonKind::kObject) return nb::none();
   const JsonDocument::Member* member = document->find(document->root(), "$schema");
   nb::object declared = nb::none();
@@ -55,7 +64,7 @@ nb::object plan_simple(nb::str text, size_t max_depth, nb::dict planners, nb::ha
 nb::object read_json(nb::str text, size_t max_depth, nb::handle make_number, const KeptNames& kept, nb::handle keep) {
   const std::optional<std::string_view> source = utf8(text);
   if (!source) return nb::none();
-  const std::unique_ptr<const JsonDocument> document = JsonDocument::parse(std::string(*source), max_depth);
+  const std::unique_ptr<const JsonDocument> document = document_of(*source, max_depth);
   return document == nullptr ? nb::none() : json_value(*document, make_number, kept, keep);
 }
 

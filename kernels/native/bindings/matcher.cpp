@@ -153,6 +153,7 @@ void bind_moves(nb::class_<Matcher>& matcher) {
       .def("accept",
            [](Matcher& self, nb::handle token_id) {
              const auto token = take<uint32_t>("accept", "token_id", token_id, self.constraint().vocabulary_size());
+             if (const std::optional<bool> known = self.accept_known(token)) return *known;
              nb::gil_scoped_release release;
              return self.accept(token);
            },

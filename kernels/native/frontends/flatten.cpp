@@ -48,6 +48,7 @@ void Flattening::need(PyObject* node, ScopeId scope, Mode mode) {
 // Makes all that is on the stack above `height`.
 void Flattening::finish_above(size_t height) {
   while (stack_.size() > height) {
+    pulse_.beat();
     Frame& frame = stack_.back();
     if (frame.next == frame.count) {
       close();
@@ -244,6 +245,30 @@ Flattener::Flattener(nb::handle classes)
 FlatGrammar Flattener::flatten(nb::handle grammar, nb::dict known, nb::handle host, nb::handle vocabulary, uint64_t max_nodes,
                                nb::handle rewrite) const {
   return Flattening(*this, std::move(known), host, vocabulary, max_nodes, rewrite).all(grammar.ptr());
+}
+
+void Flattener::untrack(nb::handle term) const {
+#if !defined(Py_GIL_DISABLED)  // there it has no lists by age, and other threads may be at work on a node
+  std::vector<PyObject*> stack = {term.ptr()};
+  const auto push = [](PyObject* part, void* pushed) {
+    if (PyObject_GC_IsTracked(part)) static_cast<std::vector<PyObject*>*>(pushed)->push_back(part);
+    return 0;
+  };
+  const auto is_node = [&](PyObject* part) {
+    const auto* type = reinterpret_cast<PyObject*>(Py_TYPE(part));
+    for (size_t i = 0; i < kNodeClasses; ++i)
+      if (classes_[i].ptr() == type) return static_cast<NodeClass>(i) != NodeClass::kDescribed;
+    return false;
+  };
+  while (!stack.empty()) {
+    PyObject* part = stack.back();
+    stack.pop_back();
+    if (!PyObject_GC_IsTracked(part) || !(PyTuple_CheckExact(part) || is_node(part))) continue;
+    PyObject_GC_UnTrack(part);
+    const auto traverse = reinterpret_cast<traverseproc>(PyType_GetSlot(Py_TYPE(part), Py_tp_traverse));
+    traverse(part, push, &stack);
+  }
+#endif
 }
 
 }  // namespace structgen

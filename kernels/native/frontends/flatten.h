@@ -44,6 +44,11 @@ class Flattener {
   FlatGrammar flatten(nanobind::handle grammar, nanobind::dict known, nanobind::handle host, nanobind::handle vocabulary,
                       uint64_t max_nodes, nanobind::handle rewrite) const;
 
+  // Takes the nodes of a term, and the tuples that join them, from Python's cycle collector, which then has less to look
+  // at: nodes are immutable, so none is a part of a cycle.  Descriptions stay, since they refer to documents.
+  // O(nodes that were not taken before).
+  void untrack(nanobind::handle term) const;
+
  private:
   friend class Flattening;
   std::array<nanobind::object, kNodeClasses> classes_;

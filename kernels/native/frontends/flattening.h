@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/intern.h"
+#include "base/interrupt.h"
 #include "frontends/flatten.h"
 #include "frontends/json_schema/simple_terms.h"
 #include "frontends/python_objects.h"
@@ -133,6 +134,7 @@ class Flattening {
   nanobind::handle vocabulary_;
   nanobind::handle rewrite_;
   uint64_t max_nodes_;
+  GilPulse pulse_;
   FlatGrammar flat_;
   std::unordered_map<const SimpleTerms*, uint32_t> plain_;  // the instructions that they became
   std::vector<Entry> entries_;

@@ -97,7 +97,7 @@ void Matcher::sync(Home& here) {
   epoch_ = engine.epoch();
 }
 
-void Matcher::enter(Engine& engine, NodeId node) {
+void Matcher::enter(const Engine& engine, NodeId node) {
   node_ = node;
   accepting_ = engine.machine()[node].accepting;
 }
@@ -111,7 +111,17 @@ NodeId Matcher::step(Engine& engine, NodeId node, uint32_t token) const {
   return next;
 }
 
-bool Matcher::accept(uint32_t token) {
+std::optional<bool> Matcher::take_known(const Engine& engine, uint32_t token) {
+  if (epoch_ != engine.epoch() || !engine.byte_complete() || engine.tokens().token(token).empty()) return std::nullopt;
+  const NodeId next = engine.known_step_token(node_, token);
+  if (next == kDeadNode) return false;
+  if (next == kNone || !engine.machine().is_sure(next, 0)) return std::nullopt;
+  steps_.push_back({node_, accepting_, token, {}});
+  enter(engine, next);
+  return true;
+}
+
+std::optional<bool> Matcher::accept_known(uint32_t token) {
   if (terminated_) return false;
   if (constraint_->is_eos(token)) {
     if (!accepting_) return false;
@@ -121,19 +131,17 @@ bool Matcher::accept(uint32_t token) {
     return true;
   }
   if (token >= constraint_->tokens().size()) return false;
+  if (constraint_->has_scope() || !engine_->mutex().try_lock_shared_for(kPatience)) return std::nullopt;
+  const std::shared_lock lock(engine_->mutex(), std::adopt_lock);
+  return take_known(*engine_, token);
+}
+
+bool Matcher::accept(uint32_t token) {
+  if (terminated_ || constraint_->is_eos(token) || token >= constraint_->tokens().size()) return *accept_known(token);
   if (constraint_->has_scope()) return run([&](Engine& held) { return accept_in_scopes(held, token); });
-  Engine& engine = *engine_;
   {
     const std::shared_lock lock(engine_->mutex());  // transitions that are known need no exclusive access
-    if (epoch_ == engine.epoch() && engine.byte_complete() && !engine.tokens().token(token).empty()) {
-      const NodeId next = engine.known_step_token(node_, token);
-      if (next == kDeadNode) return false;
-      if (next != kNone && engine.machine().is_sure(next, 0)) {
-        steps_.push_back({node_, accepting_, token, {}});
-        enter(engine, next);
-        return true;
-      }
-    }
+    if (const std::optional<bool> known = take_known(*engine_, token)) return *known;
   }
   return run(Request::kToken, token, [&](Engine& held) {
     const NodeId next = step(held, node_, token);

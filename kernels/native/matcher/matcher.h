@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -170,10 +171,16 @@ struct Branches {
 
 class Matcher {
  public:
+  // How long a caller with the GIL waits for a thread that extends the engine; the turns of that thread are shorter.
+  static constexpr std::chrono::microseconds kPatience{1000};
+
   explicit Matcher(std::shared_ptr<const Constraint> constraint);
 
   const Constraint& constraint() const { return *constraint_; }
   bool accept(uint32_t token);
+  // The same where the transition is known and no other thread extends the engine for long; else nothing, and the state
+  // is as before.  For callers with the GIL: whoever gives it up waits for a thread that runs Python, for milliseconds.
+  std::optional<bool> accept_known(uint32_t token);
   size_t accept_bytes(std::string_view data);
   size_t validate(std::span<const uint32_t> tokens);
   // Which tokens may come, each after those above it; where one may not, none below it may.  If `rows` is given, the
@@ -262,7 +269,9 @@ class Matcher {
   }
   void sync(Home& here);
   NodeId step(Engine& engine, NodeId node, uint32_t token) const;
-  void enter(Engine& engine, NodeId node);
+  // With the engine's lock, in which the matcher is up to date.
+  std::optional<bool> take_known(const Engine& engine, uint32_t token);
+  void enter(const Engine& engine, NodeId node);
   // The same where the grammar has scopes (matcher_scopes.cpp).
   struct Trace {
     JsonLexer lexer;

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <chrono>
 #include <cstring>
 #include <mutex>
 #include <shared_mutex>
@@ -15,8 +14,6 @@ namespace structgen {
 
 namespace {
 
-// How long another thread may extend the engine before the rows are left; its turns are shorter.
-constexpr std::chrono::microseconds kPatience(1000);
 constexpr size_t kAhead = 16;  // matchers whose memory is waited for at the same time
 
 // How many tokens a limit leaves after so many steps.
@@ -85,7 +82,7 @@ void RowBuffer::fill_known(std::span<Matcher* const> matchers, std::vector<uint3
     if (locked != &engine) {
       if (lock) lock.unlock();
       lock = std::shared_lock(engine.mutex(), std::defer_lock);
-      if (engine.mutex().try_lock_shared_for(kPatience)) lock = std::shared_lock(engine.mutex(), std::adopt_lock);
+      if (engine.mutex().try_lock_shared_for(Matcher::kPatience)) lock = std::shared_lock(engine.mutex(), std::adopt_lock);
       locked = &engine;
     }
     std::array<const Engine::Plan*, kAhead> plans{};

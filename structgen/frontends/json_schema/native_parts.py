@@ -14,7 +14,7 @@ from structgen.frontends.json_schema.normal.schema_reader import reader_of
 from structgen.frontends.json_schema.source.document import Documents, SchemaRegistry
 from structgen.frontends.json_schema.source.json_value import SUBJECT, parse_json
 from structgen.frontends.json_schema.source.location import Location
-from structgen.grammar.flattening import memory_of
+from structgen.grammar.flattening import memory_of, untrack
 from structgen.grammar.limits import PYTHON_STEP, counted, spend, steps_left, steps_since
 from structgen.grammar.nodes import EMPTY, Choice, Grammar
 from structgen.memory_cache import CONSTRAINTS, GRAMMARS, Followed, Share
@@ -36,6 +36,7 @@ is ``None``."""
 
 
 def _planned(term: Grammar) -> PlannedTerm:
+    untrack(term)
     return (None, False, False) if term is EMPTY else (term, is_small(term), isinstance(term, Choice))
 
 
@@ -164,6 +165,8 @@ class SubschemaPlanner:
                 matched = list(map(assertion.matching, assertion.properties))
         except StructgenError:
             return None
+        for region in layout.others:
+            untrack(region.key)
         MADE.count(sum(memory_of(region.key) for region in layout.others) + _NAME_BYTES * len(matched))
         index = {pattern: number for number, (pattern, _) in enumerate(assertion.patterns)}
         return matched, [([index[pattern] for pattern in region.matched], region.key) for region in layout.others]

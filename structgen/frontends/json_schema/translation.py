@@ -36,7 +36,7 @@ from structgen.frontends.json_schema.source.json_value import (
 )
 from structgen.frontends.json_schema.source.location import escaped, shown
 from structgen.frontends.json_schema.source.reference import References, ScopesNeeded
-from structgen.grammar.flattening import flatten
+from structgen.grammar.flattening import flatten, untrack
 from structgen.grammar.limits import Limits, counted
 from structgen.grammar.nodes.description import Described, ReportEntry
 
@@ -139,6 +139,7 @@ def _grammar(
                 overlaps = overlap.overlaps
     finally:
         schemas.layouts.clear()  # they refer to the planner
+    untrack(term)
     reached, checked, copies = planner.leaves.used.union(forms.reached), planner.types.checked, schemas.copies
     nameless = planner.nameless
     sources = [documents.root, *documents.loaded]

@@ -14,7 +14,7 @@ from structgen.frontends.regex.dialect import DIALECTS, Dialect
 from structgen.frontends.regex.group import flags_of
 from structgen.frontends.regex.parser import parse
 from structgen.frontends.regex.translate import full_language, search_language_of
-from structgen.grammar.flattening import memory_of
+from structgen.grammar.flattening import memory_of, untrack
 from structgen.grammar.limits import Limits, counted, spend, steps_left, steps_since
 from structgen.grammar.nodes import Grammar
 from structgen.grammar.nodes.description import Described, Description, ReportEntry, Status
@@ -101,7 +101,9 @@ def _bytes_of(found: tuple[Grammar, int]) -> int:
 
 @cached(TERMS, _bytes_of)
 def _cached(pattern: str, dialect: str, flags: str, limits: Limits) -> tuple[Grammar, int]:
-    return _search(pattern, dialect, flags, limits)
+    found = _search(pattern, dialect, flags, limits)
+    untrack(found[0])
+    return found
 
 
 def _check(pattern: object) -> None:

@@ -7,6 +7,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "base/interrupt.h"
 #include "frontends/json_schema/json_document.h"
 #include "frontends/python_objects.h"
 
@@ -120,6 +121,7 @@ class JsonMaker {
       if (uses_[id] == Use::kValue) made_[id] = value(id);
       else if (uses_[id] == Use::kText) made_[id] = keep_(text_of(document_.source(id)));
       if (uses_[id] != Use::kNone && !made_[id].is_valid()) throw nb::python_error();
+      pulse_.beat();
     }
     return std::move(made_[document_.root()]);
   }
@@ -186,6 +188,7 @@ class JsonMaker {
   std::vector<Use> uses_;
   std::vector<nb::object> made_;                          // where its container has not taken it yet
   std::unordered_map<std::string_view, nb::object> names_;  // each once
+  GilPulse pulse_;
 };
 
 }  // namespace

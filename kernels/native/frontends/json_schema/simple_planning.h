@@ -18,6 +18,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/interrupt.h"
 #include "frontends/json_schema/simple_chain.h"
 #include "frontends/json_schema/simple_schema.h"
 #include "frontends/json_schema/simple_shapes.h"
@@ -29,6 +30,7 @@ namespace structgen {
 class SimplePlanning {
   using Kind = SimpleTerms::Kind;
   using PlanId = uint32_t;
+  static constexpr uint32_t kPlanSteps = 64;  // of `pulse_`
   // As in emit/type_plan.py: what counts against the limit of nodes.
   static constexpr uint64_t kShapeCost = 64, kEntryCost = 40, kItemCost = 16, kConstantCost = 3;
   static constexpr size_t kUsualPlans = 64;
@@ -199,6 +201,7 @@ class SimplePlanning {
   PlanId any_argument_ = kNone;
   bool in_arguments_ = false;
   uint32_t depth_ = 0;
+  GilPulse pulse_;
 };
 
 }  // namespace structgen

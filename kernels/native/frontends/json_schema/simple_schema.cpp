@@ -35,6 +35,7 @@ std::unique_ptr<SimpleTerms> SimplePlanning::all() {
   for (size_t next = 0; next < pending_.size(); ++next) {
     depth_ = plans_[pending_[next]].depth + 1;
     expand(pending_[next]);
+    pulse_.beat(kPlanSteps);
   }
   // References may mean something by an identifier, and schemas that are written alike may differ by it.
   require(!reader_.has_inner_identifier || (!reader_.has_reference && conjunctions_.empty()));
@@ -228,6 +229,7 @@ void SimplePlanning::build(PlanId root) {
     }
     stack.pop_back();
     if (plan.state == State::kOpen) finish(id);
+    pulse_.beat(kPlanSteps);
   }
 }
 

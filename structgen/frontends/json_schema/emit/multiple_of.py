@@ -14,6 +14,7 @@ from typing import Final
 
 from structgen.frontends.json_schema.emit.decimal_interval import DecimalPlaces, digit_run
 from structgen.frontends.json_schema.term import DIGIT, NONZERO_DIGIT, alternatives, chain, digits
+from structgen.grammar.flattening import untrack
 from structgen.grammar.nodes import EMPTY, EPSILON, Choice, Grammar, Intersection, Literal, choices_of, sequences_of
 from structgen.memory_cache import NUMBERS, ContentCache
 
@@ -70,6 +71,7 @@ def multiples(step: Fraction, places: DecimalPlaces) -> Grammar:
         term = made.multiples(step, places)
         size = _ENTRY_BYTES + _NODE_BYTES * made.nodes
         cached = term, size
+        untrack(term)
         _multiples_cache.put(key, cached, size)
     return cached[0]
 

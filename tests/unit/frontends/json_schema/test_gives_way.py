@@ -1,0 +1,89 @@
+"""The native planner, the flattening and the reader of JSON give up the GIL while they work."""
+
+from __future__ import annotations
+
+import json
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+from structgen_kernels import _native
+
+from structgen.frontends.json_schema import JsonPolicy
+from structgen.frontends.json_schema.native import setting_of
+from structgen.grammar.flattening import flatten
+from structgen.grammar.limits import Limits
+from structgen.grammar.nodes import Choice, Literal, Sequence
+
+pytestmark = pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="this system has no interval timers")
+
+LIMITS = Limits(grammar_nodes=1 << 30, steps=1 << 50)
+
+
+def plan() -> Callable[[], object]:
+    simple = setting_of(JsonPolicy(), LIMITS).simple
+    assert simple is not None
+    members = {f"n{at}": {"anyOf": [{"const": at}, {"enum": ["a", at + 1]}]} for at in range(40_000)}
+    text = json.dumps({"type": "object", "properties": members})
+
+    def run() -> object:
+        planned = simple.plan(text)
+        assert planned is not None
+        return planned
+
+    return run
+
+
+def flattened() -> Callable[[], object]:
+    parts = [Sequence([Literal(b"%d" % at), Choice([Literal(b"a%d" % at), Literal(b"b")])]) for at in range(100_000)]
+    term = Choice(parts)
+    return lambda: flatten(term, {}, None, 1 << 30)
+
+
+def read() -> Callable[[], object]:
+    text = json.dumps([{"a": [at, str(at)]} for at in range(200_000)])
+    return lambda: _native.read_json(text, 100, float)
+
+
+@contextmanager
+def ticking(tick: Callable[[], None]) -> Iterator[None]:
+    """Call ``tick`` for each millisecond of the process, which the system rounds up to a few, between instructions."""
+    before = signal.signal(signal.SIGVTALRM, lambda *_: tick())
+    signal.setitimer(signal.ITIMER_VIRTUAL, 0.001, 0.001)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, before)
+
+
+@pytest.mark.parametrize("make", [plan, flattened, read])
+def test_python_goes_on_within_a_native_call(make: Callable[[], Callable[[], object]]) -> None:
+    run = make()
+    ticks = 0
+
+    def tick() -> None:
+        nonlocal ticks
+        ticks += 1
+
+    assert threading.current_thread() is threading.main_thread()
+    with ticking(tick):
+        run()
+    assert ticks > 1  # after the call comes one, however long it took
+
+
+@pytest.mark.parametrize("make", [plan, flattened, read])
+def test_a_signal_ends_a_native_call(make: Callable[[], Callable[[], object]]) -> None:
+    class Stop(Exception):
+        pass
+
+    run = make()
+
+    def stop() -> None:
+        raise Stop
+
+    with pytest.raises(Stop), ticking(stop):
+        run()
+    run()  # what it left is in order
