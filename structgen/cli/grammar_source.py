@@ -130,10 +130,11 @@ class GrammarSource:
         return isinstance(self.grammar, Described) and self.grammar.description.value == "json"
 
 
-def source_options(*, reads: bool = False) -> Callable[[_Command], _Command]:
+def source_options(*, reads: bool = False, several: bool = False) -> Callable[[_Command], _Command]:
     """Give a command the options of :class:`SourceOptions`, which it receives as ``source``.
 
     Args:
+        several: whether the command takes several descriptions, so that the help leaves ``--regex`` out.
         reads: whether the command reads documents that others have written: by default it takes JSON with any white
             space, also around the document, and undeclared members as the schema says.
     """
@@ -149,7 +150,7 @@ def source_options(*, reads: bool = False) -> Callable[[_Command], _Command]:
             return command(source=SourceOptions(**named, bounds=bounds), **given)
 
         decorated: Any = wrapper
-        for option in reversed(_options(reads=reads)):
+        for option in reversed(_options(reads=reads, several=several)):
             decorated = option(decorated)
         made: _Command = decorated
         return made
@@ -163,14 +164,15 @@ _FIXED: Final = ("compact", "single", "indented")
 """The kinds of white space that have one text."""
 
 
-def _choice(name: str, kinds: Any, default: str, text: str) -> Callable[[Any], Any]:
-    return click.option(name, type=click.Choice(get_args(kinds)), default=default, show_default=True, help=text)
+def _choice(name: str, kinds: Any, default: str, text: str, *, hidden: bool = False) -> Callable[[Any], Any]:
+    choices = click.Choice(get_args(kinds))
+    return click.option(name, type=choices, default=default, show_default=True, help=text, hidden=hidden)
 
 
-def _options(*, reads: bool) -> list[Callable[[Any], Any]]:
+def _options(*, reads: bool, several: bool) -> list[Callable[[Any], Any]]:
     return [
-        click.option("--regex", metavar="R", help="A regular expression in place of the file."),
-        _choice("--dialect", Dialect, "python", "How --regex is read."),
+        click.option("--regex", metavar="R", help="A regular expression in place of the file.", hidden=several),
+        _choice("--dialect", Dialect, "python", "How --regex is read.", hidden=several),
         click.option(
             "--from", "notation", type=click.Choice(get_args(Notation)), help="What the file is, whatever its name."
         ),

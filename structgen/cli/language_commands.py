@@ -137,7 +137,7 @@ def convert(paths: tuple[str, ...], source: SourceOptions, target: Target, *, st
     examples=("structgen diff v1.schema.json v2.schema.json",),
 )
 @click.argument("paths", nargs=-1, metavar="OLD NEW", shell_complete=complete_descriptions)
-@source_options(reads=True)
+@source_options(reads=True, several=True)
 @click.option("--max-bytes", metavar="N", type=click.IntRange(0), help="Compare strings of up to N bytes only.")
 @click.option("--max-pairs", metavar="N", type=click.IntRange(1), help="Pairs of states to look at; else 50,000.")
 @output_options

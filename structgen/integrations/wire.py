@@ -3,7 +3,7 @@
 vLLM, SGLang and structgen's own server take the same kinds of descriptions: a JSON Schema, any JSON object, a regex,
 choices, a grammar, a structural tag.  Here each becomes a grammar, for ``structgen serve`` and for the plug-ins.
 
-Sources: vLLM 0.33, ``vllm/sampling_params.py`` and ``vllm/v1/structured_output/utils.py``; SGLang,
+Sources: vLLM 0.32, ``vllm/sampling_params.py`` and ``vllm/v1/structured_output/utils.py``; SGLang,
 ``docs/advanced_features/structured_outputs.md``; llama.cpp, ``tools/server/README.md``.
 """
 
