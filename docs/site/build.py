@@ -9,6 +9,7 @@ the names that they have in the navigation.
 
 from __future__ import annotations
 
+import argparse
 import re
 import shutil
 import subprocess
@@ -103,4 +104,6 @@ def build(target: Path) -> None:
 
 
 if __name__ == "__main__":
-    build(Path(sys.argv[1]).resolve() if len(sys.argv) > 1 else CHECKOUT / "build" / "site")
+    reader = argparse.ArgumentParser(description="Build the site of the documentation.")
+    reader.add_argument("folder", nargs="?", type=Path, default=CHECKOUT / "build" / "site", help="emptied before")
+    build(reader.parse_args().folder.resolve())
