@@ -84,7 +84,7 @@ def test_every_option_is_listed_once(path: tuple[str, ...]) -> None:
         command = command.get_command(click.Context(command), name) or command
     text = _help(*path).partition("\nExamples:\n")[0]
     for parameter in command.params:
-        if isinstance(parameter, click.Option):
+        if isinstance(parameter, click.Option) and not parameter.hidden:
             names = [name for name in parameter.opts if re.search(rf"^  .*{re.escape(name)}\b", text, re.MULTILINE)]
             assert names, parameter.name
 
