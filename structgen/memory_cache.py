@@ -165,7 +165,7 @@ class Followed(Generic[Value]):
 
 
 class ContentCache(Generic[Value]):
-    """The most recently used values that fit. Values must be immutable; threads may share the cache.
+    """The most recently used values that fit. Values must be immutable, and not ``None``; threads may share the cache.
 
     >>> cache: ContentCache[str] = ContentCache(Share("letters", max_bytes=100))
     >>> cache.put("a", "one", size=60)
@@ -219,11 +219,11 @@ class ContentCache(Generic[Value]):
             for key, value, size in entries:
                 before = self._held.pop(key, None)
                 if before is not None:
-                    self._add(-self._sizes.pop(key))
+                    self._add(-self._sizes.pop(key, 0))
                     replaced.append(before)
                 if size <= most:
+                    self._sizes[key] = size  # first: comparing keys may be interrupted
                     self._held[key] = value
-                    self._sizes[key] = size
                     self._add(size)
             share.uses = self.used = share.uses + 1
             if share.bytes > most:
@@ -232,7 +232,7 @@ class ContentCache(Generic[Value]):
     def pop(self) -> tuple[Value, int]:
         """Take out the value that was used longest ago. Under the lock of the share."""
         key, value = self._held.popitem(last=False)
-        size = self._sizes.pop(key)
+        size = self._sizes.pop(key, 0)
         self._add(-size)
         return value, size
 

@@ -247,7 +247,8 @@ def flatten(
 def untrack(term: Grammar) -> None:
     """Take the nodes of a term that will be kept from Python's cycle collector, except for descriptions.
 
-    Terms are immutable, so no node is a part of a cycle.  The caches hold hundreds of thousands of nodes, and a full
+    Terms are immutable, so no node is a part of a cycle, unless a description within the term refers to an object that
+    refers to the term: such terms must not be given.  The caches hold hundreds of thousands of nodes, and a full
     collection, in which no thread runs, would look at each of them.
 
     Complexity: linear in the nodes that are tracked.

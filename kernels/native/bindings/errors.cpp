@@ -17,7 +17,7 @@ namespace structgen {
 namespace {
 
 // Lets Python handle its signals, which only its main thread does: Ctrl-C raises KeyboardInterrupt.  No thread may wait
-// for a lock of the engine while it holds the GIL, for it is waited for here with such locks.
+// for a lock of the engine for more than a millisecond while it holds the GIL, for it is waited for here with such locks.
 void look_for_signals() {
   if (!PyGILState_GetThisThreadState()) {  // a helper of thread_pool.h
     if (stop_helpers) throw Interrupted{};

@@ -29,7 +29,7 @@ namespace structgen {
 
 namespace {
 
-constexpr size_t kFewBytes = 1'000;  // less is read faster than the GIL is given up and taken
+constexpr size_t kFewBytes = 1 << 16;  // are read in half a millisecond, less than whoever gives up the GIL may wait for it
 
 // A document of a text, which is read without the GIL; null where the text is not plain JSON (`JsonDocument::parse`).
 std::unique_ptr<const JsonDocument> document_of(std::string_view text, size_t max_depth) {
@@ -45,7 +45,7 @@ std::unique_ptr<const JsonDocument> document_of(std::string_view text, size_t ma
 nb::object plan_simple(nb::str text, size_t max_depth, nb::dict planners, nb::handle add_planner) {
   const std::optional<std::string_view> source = utf8(text);
   if (!source) return nb::none();
-  const std::unique_ptr<const JsonDocument> document = document_of(*source, max_depth);
+  std::unique_ptr<const JsonDocument> document = document_of(*source, max_depth);
   if (document == nullptr || document->kind(document->root()) != JsonKind::kObject) return nb::none();
   const JsonDocument::Member* member = document->find(document->root(), "$schema");
   nb::object declared = nb::none();
@@ -56,6 +56,10 @@ nb::object plan_simple(nb::str text, size_t max_depth, nb::dict planners, nb::ha
   const nb::object planner = known[0];
   const nb::ft_object_guard alone(planner);  // what it keeps is shared
   std::unique_ptr<SimpleTerms> terms = nb::cast<SimplePlanner&>(planner).plan(*document, known[1], known[3]);
+  if (source->size() >= kFewBytes) {
+    const nb::gil_scoped_release release;
+    document.reset();
+  }
   if (terms == nullptr) return nb::none();
   return nb::make_tuple(std::move(terms), known[2]);
 }

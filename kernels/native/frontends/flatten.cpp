@@ -249,6 +249,7 @@ FlatGrammar Flattener::flatten(nb::handle grammar, nb::dict known, nb::handle ho
 
 void Flattener::untrack(nb::handle term) const {
 #if !defined(Py_GIL_DISABLED)  // there it has no lists by age, and other threads may be at work on a node
+  GilPulse pulse;
   std::vector<PyObject*> stack = {term.ptr()};
   const auto push = [](PyObject* part, void* pushed) {
     if (PyObject_GC_IsTracked(part)) static_cast<std::vector<PyObject*>*>(pushed)->push_back(part);
@@ -261,6 +262,7 @@ void Flattener::untrack(nb::handle term) const {
     return false;
   };
   while (!stack.empty()) {
+    pulse.beat();
     PyObject* part = stack.back();
     stack.pop_back();
     if (!PyObject_GC_IsTracked(part) || !(PyTuple_CheckExact(part) || is_node(part))) continue;

@@ -98,6 +98,7 @@ uint32_t Flattening::plain(const SimpleTerms& terms) {
   std::vector<uint32_t> made, parts;
   made.reserve(terms.nodes.size());
   for (const SimpleTerms::Node& node : terms.nodes) {
+    pulse_.beat();
     parts.clear();
     const auto take_parts = [&] {
       for (SimpleNode part : terms.parts_of(node)) parts.push_back(made[part]);

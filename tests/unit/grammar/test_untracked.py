@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-import sys
+import sysconfig
 import weakref
 
 import pytest
@@ -15,7 +15,7 @@ from structgen.grammar.nodes import Choice, Grammar, Literal, Reference, Repeat,
 from structgen.grammar.nodes.description import Described, Description
 
 pytestmark = pytest.mark.skipif(
-    not getattr(sys, "_is_gil_enabled", lambda: True)(), reason="without a GIL all objects stay tracked"
+    bool(sysconfig.get_config_var("Py_GIL_DISABLED")), reason="free-threaded Python tracks all objects"
 )
 
 

@@ -112,7 +112,10 @@ void SimplePlanning::object(PlanId id, ValueId value_id) {
     if (take(name)) entries.push_back({name, true});
   reader_.spend(kShapeCost + kEntryCost * entries.size());
   bound(schema, Keyword::kMinProperties, Keyword::kMaxProperties, plans_[id].fewest, plans_[id].most);
-  for (const auto& [name, value] : declared) children.push_back(part(value));
+  for (const auto& [name, value] : declared) {
+    children.push_back(part(value));
+    pulse_.beat(kMemberSteps);
+  }
   for (size_t i = declared.size(); i < entries.size(); ++i) children.push_back(request_additional());
   std::vector<SimpleNode> regions;
   const bool is_open = additional == kNone ? !of_.closes_ || schema.has(Keyword::kAdditionalProperties) || !reader_.names_some(schema) : document_.kind(additional) == JsonKind::kObject;

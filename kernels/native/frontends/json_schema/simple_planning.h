@@ -30,7 +30,7 @@ namespace structgen {
 class SimplePlanning {
   using Kind = SimpleTerms::Kind;
   using PlanId = uint32_t;
-  static constexpr uint32_t kPlanSteps = 64;  // of `pulse_`
+  static constexpr uint32_t kPlanSteps = 64, kMemberSteps = 8;  // of `pulse_`
   // As in emit/type_plan.py: what counts against the limit of nodes.
   static constexpr uint64_t kShapeCost = 64, kEntryCost = 40, kItemCost = 16, kConstantCost = 3;
   static constexpr size_t kUsualPlans = 64;
