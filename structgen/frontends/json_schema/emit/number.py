@@ -29,7 +29,7 @@ from structgen.frontends.json_schema.normal.scalar_assertion import MAX_BOUND_DI
 from structgen.frontends.json_schema.source.json_value import FRACTION, NUMBER
 from structgen.frontends.json_schema.source.location import refused
 from structgen.frontends.json_schema.term import alternatives, chain
-from structgen.grammar.flattening import memory_of, untrack
+from structgen.grammar.flattening import memory_of
 from structgen.grammar.nodes import EMPTY, Choice, Complement, Grammar, Intersection, Literal
 from structgen.memory_cache import NUMBERS, ContentCache, cached
 
@@ -111,7 +111,6 @@ def number_term(
         term = (_all_forms if has_all_forms else _term)(interval, step, not_steps, integral=integral)
         known = multiples_bytes((step, *not_steps), _decimal_places(interval.digits, integral=integral))
         size = _DIGIT_BYTES * (interval.digits + sum(map(len, bounds))) + known if known else memory_of(term)
-        untrack(term)
         _term_cache.put(key, term, _ENTRY_BYTES + size)
     return term
 

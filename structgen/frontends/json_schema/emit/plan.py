@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 from structgen.frontends.json_schema.normal.keyword_reader import NUMBER_READERS, STRING_READERS
 from structgen.frontends.json_schema.term import alternatives
-from structgen.grammar.flattening import memory_of, untrack
+from structgen.grammar.flattening import memory_of
 from structgen.grammar.nodes import EMPTY, Choice, Grammar, JsonString, Literal, Reference, Shared
 from structgen.memory_cache import TERMS, ContentCache
 
@@ -297,7 +297,6 @@ class LeafCache:
         """Cache the term of a key, and what making it counted as; return its bytes."""
         plan, size = Plan((), 0, term), memory_of(term)
         plan.steps = steps
-        untrack(term)
         self._plans.put(key, plan, _PLAN_BYTES + size)
         return size
 
